@@ -35,6 +35,7 @@ from grpobench.analysis.topics.costs import (
 from grpobench.analysis.topics.evaluations import agreement_table, later_table
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.overview import differences_table, overview_table
+from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table, rate_pairs_table
 from grpobench.analysis.topics.results import draw_differences, draw_final_accuracy, draw_validation
 from grpobench.analysis.topics.runs import runs_table
 from grpobench.analysis.topics.sampling import draw_sampling, samples_table
@@ -63,10 +64,13 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, PrintedTable]:
         axes = axes_of(experiment.sweep_values)
         maps = [table(axes, numbers.grid) for table in (map_table, frontier_table) if axes]
         return {table.name: table for table in [*maps, runs_table(experiment)] if table.rows}
+    over_rates = numbers.rates.words if numbers.rates else None
     made = [
         overview_table(numbers.overview),
         differences_table(numbers.overview, numbers.compared),
-        comparisons_table(numbers.compared, experiment.plan, experiment.control),
+        rate_pairs_table(numbers.rates),
+        rate_curves_table(numbers.rates),
+        comparisons_table(numbers.compared, experiment.plan, experiment.control, over_rates),
         unresolved_table(numbers.compared, experiment.plan),
         against_base_table(numbers.against_base),
         *aggregate_tables(experiment, numbers.runs),
@@ -149,6 +153,10 @@ FIGURES: Mapping[str, Kind] = {
     "map": Kind(
         "where each arm learns, stalls, drifts and collapses over the sweep values of a map",
         lambda numbers, sheet: draw_map(numbers.experiment, numbers.grid, sheet),
+    ),
+    "learning_rates": Kind(
+        "accuracy and failed runs against the learning rate, with each arm's best rate",
+        lambda numbers, sheet: draw_learning_rates(numbers.experiment, numbers.rates, sheet),
     ),
     "final_accuracy": Kind(
         "final accuracy of every seed and arm, with the level before training",

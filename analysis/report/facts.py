@@ -51,15 +51,15 @@ def gather(logs: Experiment | Numbers) -> Facts:
     """Compute every number of the report."""
     numbers = logs if isinstance(logs, Numbers) else Numbers(logs)
     experiment = numbers.experiment
-    alarms = find_alarms(experiment, numbers.damage, numbers.spared)
-    pairing = check_pairing(experiment)
+    alarms = find_alarms(experiment.at_all_rates, numbers.damage, numbers.spared)
+    pairing = check_pairing(experiment.at_all_rates)
     return Facts(
         numbers=numbers,
         tables=make_tables(numbers),
         settings=all_settings(experiment),
         provenance=run_provenance(experiment),
         pairing=pairing,
-        accounting=count_run_statuses(experiment, numbers.runs),
+        accounting=count_run_statuses(experiment.at_all_rates, numbers.runs_at_all_rates),
         alarms=alarms,
         headline=describe_headline(numbers),
         warnings=list_warnings(WarningInput(numbers, alarms, pairing)),
@@ -91,6 +91,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "plan": asdict(experiment.plan) if experiment.plan else None,
         "search": experiment.search.summary() if experiment.search else None,
         "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],
+        "learning_rates": facts.numbers.rates.rows() if facts.numbers.rates else None,
         "against_base": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.against_base],
         "pairing": asdict(facts.pairing),
         "accounting": dict(facts.accounting),
@@ -106,7 +107,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()
-            if name not in ("comparisons", "against_base", "runs")
+            if name not in ("comparisons", "against_base", "runs", "learning_rates")
         },
         "settings": {
             setting.key: {**setting.values, "differs": setting.differs, "changed": sorted(setting.changed)}

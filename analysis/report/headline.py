@@ -18,6 +18,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import listed, number, percent, points, sweep_value, sweep_values_in_words
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.rates import DEPENDS, EDGE, ROBUST, Direction, RatePair
 from grpobench.analysis.topics.sweep import axes_of, find_frontiers
 
 Arms: TypeAlias = frozenset[str]
@@ -169,7 +170,9 @@ def describe_differences(numbers: Numbers) -> str:
     differ_words = (
         f"{differ} of {len(compared)} pairs differ{'s' * (differ == 1)}" if differ else "no pair differs"
     )
-    parts = [f"{differ_words}{': ' * bool(differ)}{', '.join(_losers(compared, numbers.experiment.arms))}"]
+    losers = _losers(_directed(compared), numbers.experiment.arms)
+    where = "at their own learning rates " if numbers.rates else ""
+    parts = [f"{where}{differ_words}{': ' * bool(differ)}{', '.join(losers)}"]
     if equivalent := [pair for pair in compared if pair.verdict == "equivalent"]:
         names = [f"{pair.first} and {pair.second} on {pair.task}" for pair in equivalent]
         shown = f"between {joined(names)}" if len(names) <= MOST_EQUIVALENT else f"in {len(names)} pairs"
@@ -179,22 +182,52 @@ def describe_differences(numbers: Numbers) -> str:
     return "; ".join(filter(None, (parts[0], ", ".join(parts[1:]))))
 
 
-def _losers(compared: Sequence[Comparison], arms: Sequence[str]) -> list[str]:
+def describe_rates(numbers: Numbers) -> str:
+    """Which pairs differ at best learning rates and around them, and which depend on the rate; empty where
+    each arm has one rate."""
+    study = numbers.rates
+    if study is None or not study.pairs:
+        return ""
+    arms = numbers.experiment.arms
+    by_conclusion: dict[str, list[RatePair]] = {}
+    for pair in study.pairs:
+        by_conclusion.setdefault(pair.conclusion, []).append(pair)
+    robust = by_conclusion.get(ROBUST, [])
+    rates = "at best learning rates, half and twice them"
+    parts = [f"no pair differs {rates}"]
+    if robust:
+        names = ", ".join(_losers([pair.direction for pair in robust], arms))
+        verb = "differs" if len(robust) == 1 else "differ"
+        parts = [f"{len(robust)} of {len(study.pairs)} pairs {verb} {rates} (rate-robust): {names}"]
+    endings = {DEPENDS: "on the rate", EDGE: "at best rates that are the smallest or largest tried"}
+    for conclusion, ending in endings.items():
+        if pairs := by_conclusion.get(conclusion):
+            verb = ("depend" if conclusion == DEPENDS else "differ") + "s" * (len(pairs) == 1)
+            names = joined([f"{pair.first} and {pair.second} on {pair.task}" for pair in pairs], MOST_CLAUSES)
+            parts.append(f"{len(pairs)} {verb} {ending}: {names}")
+    return ", ".join(parts)
+
+
+def _directed(compared: Sequence[Comparison]) -> list[Direction]:
+    """(better, worse, task) of the pairs that differ."""
+    directed = [pair if pair.verdict == "better" else pair.turned() for pair in compared]
+    return [(pair.first, pair.second, pair.task) for pair in directed if pair.verdict == "better"]
+
+
+def _losers(differing: Sequence[Direction], arms: Sequence[str]) -> list[str]:
     """The pairs that differ, one clause for each set of worse arms or of better arms, whichever is fewer."""
-    differing = [pair if pair.verdict == "better" else pair.turned() for pair in compared]
-    differing = [pair for pair in differing if pair.verdict == "better"]
     ways = [_grouped(differing, arms, turned) for turned in (False, True)]
     clauses = min(ways, key=len)
     more = len(clauses) - MOST_CLAUSES
     return clauses[:MOST_CLAUSES] + [f"and {more} more"] * (more > 0)
 
 
-def _grouped(better: Sequence[Comparison], arms: Sequence[str], turned: bool) -> list[str]:
+def _grouped(differing: Sequence[Direction], arms: Sequence[str], turned: bool) -> list[str]:
     """Clauses about the better arms, or `turned` about the worse ones."""
     others: dict[tuple[str, str], set[str]] = {}
-    for pair in better:
-        subject, opponent = (pair.second, pair.first) if turned else (pair.first, pair.second)
-        others.setdefault((subject, pair.task), set()).add(opponent)
+    for better, worse, task in differing:
+        subject, opponent = (worse, better) if turned else (better, worse)
+        others.setdefault((subject, task), set()).add(opponent)
     tasks: dict[tuple[str, Arms], list[str]] = {}
     for (subject, task), of_task in others.items():
         tasks.setdefault((subject, frozenset(of_task)), []).append(task)
@@ -282,6 +315,7 @@ PARTS: Sequence[Callable[[Numbers], str]] = (
     describe_reach,
     describe_gains,
     describe_format,
+    describe_rates,
     describe_differences,
     describe_collapsed_runs,
 )

@@ -109,6 +109,7 @@ def render_page(
     views = run_views(facts, home)
     samples, faults = find_samples(experiment)
     labels = numbers.shown.labels
+    over_rates = labeled.rates.words if labeled.rates else {}
     tables = {name: table.relabeled(labels) for name, table in facts.tables.items()}
     return environment.get_template("report.html.j2").render(
         experiment=experiment,
@@ -123,7 +124,9 @@ def render_page(
         warnings=facts.warnings,
         most_doubts=MOST_DOUBTS,
         resolved=[
-            describe_verdict(pair, labeled.runs) for pair in labeled.compared if pair.verdict != "unresolved"
+            describe_verdict(pair, labeled.runs, over_rates.get((pair.task, pair.first, pair.second), ""))
+            for pair in labeled.compared
+            if pair.verdict != "unresolved"
         ],
         compared=labeled.compared,
         pairs=pairs_by_task(labeled.compared, experiment.plan),

@@ -111,6 +111,11 @@ FIRST: Sequence[str] = ("final_accuracy",)
 SECTIONS: Sequence[Section] = (
     Section("Stability map", (*figures("map"), *tables("frontier", "map"))),
     Section(
+        "Learning rates",
+        (*figures("learning_rates"), *tables("rate_curves"), *tables("learning_rates", fold=Fold.PAPER)),
+        "Every arm ran at several multiples of its own learning rate. All other sections show its own rate.",
+    ),
+    Section(
         "Head to head",
         (
             *figures("differences"),

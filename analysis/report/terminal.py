@@ -11,6 +11,7 @@ from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.tools.text import interval, listed, number, p_value, points
+from grpobench.analysis.topics.rates import RateStudy
 
 MOST = 6
 """Most pairs that a line names."""
@@ -22,6 +23,17 @@ def verdict_lines(compared: Sequence[Comparison], control: str = "") -> list[str
         return [describe_pair(pair) for pair in compared]
     tasks = dict.fromkeys(pair.task for pair in compared)
     return [describe_task(task, [pair for pair in compared if pair.task == task]) for task in tasks]
+
+
+def rate_lines(study: RateStudy | None) -> list[str]:
+    """A line per pair of arms that differ at some learning rate, with what holds over rates."""
+    if study is None:
+        return []
+    return [
+        f"{pair.task}: {pair.first} − {pair.second}: {pair.words}: {pair.why}"
+        for pair in study.pairs
+        if pair.conclusion != "unresolved"
+    ]
 
 
 def describe_pair(pair: Comparison) -> str:

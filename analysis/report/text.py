@@ -30,9 +30,9 @@ from grpobench.analysis.topics.runs import MOST_COLUMNS, RecipeKey
 from grpobench.analysis.topics.sweep import SweepAxes, SweepCell, arms_with_results, axes_of, find_frontiers
 
 
-def describe_verdict(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
+def describe_verdict(pair: Comparison, runs: pd.DataFrame, over_rates: str = "") -> dict[str, str]:
     """A resolved comparison in words, from the better arm's side, with the number of collapsed runs of both
-    arms. `runs` are the rows of `finals`."""
+    arms, and what holds `over_rates`. `runs` are the rows of `finals`."""
     effect, low, high = pair.effect, pair.low, pair.high
     text = f"{pair.first} is better than {pair.second}"
     if pair.verdict == "worse":
@@ -41,7 +41,8 @@ def describe_verdict(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
     elif pair.verdict == "equivalent":
         text = f"{pair.words} between {pair.first} and {pair.second}"
     size = f"{points(effect)} points ({interval(low, high, points)})"
-    return {"text": text, "rest": f"on {pair.task}: {size}; {pair.needs}{count_collapses(pair, runs)}"}
+    ending = count_collapses(pair, runs) + f"; over learning rates: {over_rates}" * bool(over_rates)
+    return {"text": text, "rest": f"on {pair.task}: {size}; {pair.needs}{ending}"}
 
 
 def count_collapses(pair: Comparison, runs: pd.DataFrame) -> str:

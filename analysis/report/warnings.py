@@ -21,6 +21,7 @@ from grpobench.analysis.topics.bias import caveats
 from grpobench.analysis.topics.comparisons import count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.rates import DEPENDS, EDGE
 from grpobench.analysis.topics.search import describe_limits, list_rate_doubts
 from grpobench.analysis.topics.stability import event_words
 from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings
@@ -59,8 +60,28 @@ def _unsearched_rates(checked: WarningInput) -> Iterator[ReportWarning]:
             doubts[1:],
             Gravity.FAULT if checked.numbers.experiment.borrowed_rates else Gravity.DOUBT,
             "An algorithm at an unsuitable rate loses whatever its merit. `grpobench search RECIPE` "
-            "tries equally many rates for every arm and records them.",
+            "tries equally many rates for every arm and records them; `--rates 0.5,1,2` shows whether a "
+            "difference holds at half and at twice the rates.",
         )
+
+
+def _rate_conclusions(checked: WarningInput) -> Iterator[ReportWarning]:
+    """Differences that are the learning rate's, and best rates at the edge of what was tried."""
+    study = checked.numbers.rates
+    if study is None:
+        return
+    titles = {
+        DEPENDS: "depend on the learning rate",
+        EDGE: "differ at a best learning rate that is the smallest or largest tried",
+    }
+    for conclusion, title in titles.items():
+        pairs = [pair for pair in study.pairs if pair.conclusion == conclusion]
+        if pairs:
+            yield ReportWarning(
+                f"{len(pairs)} of {len(study.pairs)} pairs {title}",
+                [f"{pair.first} and {pair.second} on {pair.task}: {pair.why}" for pair in pairs],
+                Gravity.DOUBT,
+            )
 
 
 def _alarms(checked: WarningInput) -> Iterator[ReportWarning]:
@@ -261,6 +282,7 @@ def _known_weaknesses(checked: WarningInput) -> Iterator[ReportWarning]:
 
 WARNINGS: Sequence[Callable[[WarningInput], Iterable[ReportWarning]]] = (
     _unsearched_rates,
+    _rate_conclusions,
     _alarms,
     _failures,
     _format_gains,

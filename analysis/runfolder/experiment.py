@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -109,8 +109,17 @@ class SweepPoint:
 
 
 @dataclass(frozen=True)
+class RateArm:
+    """An arm at another learning rate than its own: the arm of the recipe, and the multiple of its policy's
+    rate."""
+
+    arm: str
+    factor: float
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """All runs of one experiment."""
+    """All runs of one experiment; with several learning rates an arm, those at the arms' own rates."""
 
     name: str
     folder: Path
@@ -146,6 +155,11 @@ class Experiment:
     """Folder -> run, for folders whose run.toml belongs to another run. They have no rows in the frames."""
     sweep_values: Mapping[str, SweepPoint] = field(default_factory=dict)
     """Sweep point by arm; empty where the experiment is not a map."""
+    rate_arms: Mapping[str, RateArm] = field(default_factory=dict)
+    """By name, the arms at other learning rates than their own; none of them in `at_own_rates`."""
+    over_rates: Experiment | None = None
+    """The experiment at all its learning rates, of which this one has the arms' own; None where it has no
+    others."""
     damage: tuple[str, ...] = ()
     """Files that could not be read: file, line if known, fault and remedy."""
     imported: bool = False
@@ -156,6 +170,34 @@ class Experiment:
     apart: str = ""
     """For a combination of several experiments, whose runs are not paired: the sentence for captions; else
     empty."""
+
+    @property
+    def at_all_rates(self) -> Experiment:
+        """The experiment with the runs at all learning rates."""
+        return self.over_rates or self
+
+    def at_own_rates(self) -> Experiment:
+        """The runs of the arms at their own learning rates; all others are in `over_rates`."""
+        if not self.rate_arms:
+            return self
+        runs = tuple(run for run in self.runs if run.arm not in self.rate_arms)
+
+        def rows(frame: pd.DataFrame) -> pd.DataFrame:
+            return (
+                frame if frame.empty else frame[~frame["arm"].isin([*self.rate_arms])].reset_index(drop=True)
+            )
+
+        return replace(
+            self,
+            arms=tuple(arm for arm in self.arms if arm not in self.rate_arms),
+            runs=runs,
+            metrics=rows(self.metrics),
+            evaluations=rows(self.evaluations),
+            statuses=rows(self.statuses),
+            configs={run.name: run.config for run in runs},
+            rate_arms={},
+            over_rates=self,
+        )
 
     @cached_property
     def logged(self) -> Mapping[str, frozenset[str]]:

@@ -19,7 +19,15 @@ import numpy as np
 import pandas as pd
 
 from grpobench.analysis.runfolder import checksums, formats
-from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Experiment, Run, SweepPoint
+from grpobench.analysis.runfolder.experiment import (
+    DAMAGED,
+    MARGIN,
+    RESULTS,
+    Experiment,
+    RateArm,
+    Run,
+    SweepPoint,
+)
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
 from grpobench.analysis.runfolder.search import SearchRecord, record_of
@@ -98,7 +106,8 @@ identity = itemgetter(*EVALUATION_KEYS)
 
 @pause_garbage_collection()
 def load(folder: Path, margin: float | None = None, strict: bool = False) -> Experiment:
-    """Read `results/<experiment>`. A run with a damaged file has the state `DAMAGED` and is not counted;
+    """Read `results/<experiment>`; with several learning rates an arm, `Experiment.over_rates` has the runs
+    at other rates than the arms' own. A run with a damaged file has the state `DAMAGED` and is not counted;
     `Experiment.damage` lists the faults. `margin`, in points of accuracy, replaces the recipe's. Raises
     LogError if there is nothing to read and, if `strict`, for any damage."""
     folder = Path(folder)
@@ -127,7 +136,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     read.sort(key=lambda entry: (arms.index(entry[0].arm), tasks.index(entry[0].task), entry[0].seed))
     runs = tuple(run for run, _, _ in read)
     plan = read_plan(folder)
-    return Experiment(
+    experiment = Experiment(
         name=str(described.get("name", folder.resolve().name)),
         folder=folder,
         summary=str(described.get("summary", "")),
@@ -151,10 +160,22 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
             str(arm): SweepPoint(str(point["arm"]), point["values"])
             for arm, point in described.get("sweep_values", {}).items()
         },
+        rate_arms=_rate_arms(described, arms),
         damage=tuple(damage),
         imported=described.get("imported") is True,
         unimported=tuple(map(str, described.get("faults", ()))),
     )
+    return experiment.at_own_rates()
+
+
+def _rate_arms(described: Mapping[str, Any], arms: Sequence[str]) -> dict[str, RateArm]:
+    """The arms at other learning rates than their own, of which the recipe's arm has runs too."""
+    origins = described.get("rate_arms", {})
+    return {
+        arm: RateArm(str(origin["arm"]), float(origin["factor"]))
+        for arm, origin in origins.items()
+        if arm in arms and origin["arm"] in arms
+    }
 
 
 def _why_no_run(folder: Path, damage: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -215,10 +215,13 @@ HEADER = (
 
 
 def comparisons_table(
-    compared: Sequence[Comparison], plan: InterimPlan | None = None, control: str = ""
+    compared: Sequence[Comparison],
+    plan: InterimPlan | None = None,
+    control: str = "",
+    over_rates: Mapping[tuple[str, str, str], str] | None = None,
 ) -> PrintedTable:
     """All pairs of arms on every task, or those of a control: the differences and the results of the
-    tests."""
+    tests. `over_rates` says of (task, first, second) what holds over learning rates."""
     note = (
         "Differences of final accuracy in points, taken inside each seed. The verdict is about the first "
         "arm. p: exact two-sided sign-flip permutation test over n seeds; its smallest value is 2/2ⁿ (.25 "
@@ -249,7 +252,23 @@ def comparisons_table(
         )
     if control:
         note = f"Only pairs with the control {control} are compared and corrected. {note}"
-    return _table("comparisons", "Every pair with all numbers", compared, note)
+    table = _table("comparisons", "Every pair with all numbers", compared, note)
+    return _with_rates(table, compared, over_rates) if over_rates else table
+
+
+def _with_rates(
+    table: PrintedTable, compared: Sequence[Comparison], over_rates: Mapping[tuple[str, str, str], str]
+) -> PrintedTable:
+    """The table with a column behind the verdict that says what holds over learning rates."""
+    words = [over_rates.get((pair.task, pair.first, pair.second), NONE) for pair in compared]
+    return replace(
+        table,
+        header=[*table.header[:3], "over learning rates", *table.header[3:]],
+        rows=[[*row[:3], text, *row[3:]] for row, text in zip(table.rows, words, strict=True)],
+        frame=table.frame.assign(over_rates=words),
+        text_columns=4,
+        note=f"All arms at their own learning rates. {table.note}",
+    )
 
 
 def against_base_table(compared: Sequence[Comparison]) -> PrintedTable:

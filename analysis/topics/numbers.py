@@ -21,6 +21,7 @@ from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.overview import Overview, make_overview
 from grpobench.analysis.topics.parts import ReportSelection
+from grpobench.analysis.topics.rates import RateStudy, study_rates
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
 from grpobench.analysis.topics.sources import Sources, find_sources
 from grpobench.analysis.topics.sweep import SweepCell, classify_runs, group_cells
@@ -55,8 +56,20 @@ class Numbers:
 
     @cached_property
     def findings(self) -> Mapping[str, Findings]:
-        """What the detectors find in each run, by its name."""
-        return run_findings(self.experiment)
+        """What the detectors find in each run, by its name; also in runs at other learning rates."""
+        return run_findings(self.experiment.at_all_rates)
+
+    @cached_property
+    def runs_at_all_rates(self) -> pd.DataFrame:
+        """The rows of `runs`, and those of the runs at other learning rates than the arms' own."""
+        if self.experiment.over_rates is None:
+            return self.runs
+        return finals(self.experiment.at_all_rates, findings=self.findings)
+
+    @cached_property
+    def rates(self) -> RateStudy | None:
+        """Arms over learning rates; None where each arm has one."""
+        return study_rates(self.experiment, self.runs_at_all_rates)
 
     @cached_property
     def every(self) -> pd.DataFrame:
@@ -224,6 +237,15 @@ class PartNumbers(Numbers):
     @cached_property
     def grid(self) -> Sequence[SweepCell]:
         return self.part.cells(self.all_numbers.grid)
+
+    @cached_property
+    def runs_at_all_rates(self) -> pd.DataFrame:
+        return self.all_numbers.runs_at_all_rates
+
+    @cached_property
+    def rates(self) -> RateStudy | None:
+        study = self.all_numbers.rates
+        return study and self.part.rates(study)
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:

@@ -13,6 +13,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import BASE, Comparison
 from grpobench.analysis.topics.axes import OnAxes
 from grpobench.analysis.topics.compute import ComputeCurve
+from grpobench.analysis.topics.rates import RateStudy
 from grpobench.analysis.topics.sweep import SweepCell
 
 
@@ -70,6 +71,22 @@ class ReportSelection:
             for pair in pairs
             if pair.task in self.tasks and {pair.first, pair.second} <= {*self.arms, BASE}
         ]
+
+    def rates(self, study: RateStudy) -> RateStudy:
+        """The curves of its arms over learning rates, and the comparisons between them."""
+        curves = tuple(
+            replace(curve, task=self.label(curve.task), arm=self.label(curve.arm))
+            for curve in study.curves
+            if curve.arm in self.arms and curve.task in self.tasks
+        )
+        pairs = tuple(
+            replace(
+                pair, task=self.label(pair.task), first=self.label(pair.first), second=self.label(pair.second)
+            )
+            for pair in study.pairs
+            if pair.task in self.tasks and {pair.first, pair.second} <= {*self.arms}
+        )
+        return RateStudy(curves, pairs)
 
     def on_axes(self, pairs: Sequence[OnAxes]) -> list[OnAxes]:
         """The comparisons at equal budgets."""

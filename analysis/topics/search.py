@@ -253,7 +253,9 @@ def list_rate_doubts(experiment: Experiment) -> list[str]:
         )
     record = experiment.search
     if record is None or not searched_stages(record):
-        return [*doubts, "No search of learning rates is recorded: a difference may come from the rates"]
+        if experiment.over_rates is None:
+            doubts.append("No search of learning rates is recorded: a difference may come from the rates")
+        return doubts
     searched = {
         (arm, stage.role)
         for stage in searched_stages(record)

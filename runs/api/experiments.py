@@ -62,6 +62,7 @@ def run(
     seeds: Iterable[int] | None = None,
     arms: Iterable[str] | None = None,
     tasks: Iterable[str] | None = None,
+    rates: Iterable[float] | None = None,
     folder: str | os.PathLike[str] | None = None,
     allow_change: bool = False,
     check: bool = True,
@@ -78,10 +79,11 @@ def run(
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
 
     The same call again resumes what was interrupted and only loads what is finished. `source`, `set`,
-    `seeds`, `arms`, `tasks` and `folder` are those of `recipe`. `workers` processes execute runs side by
-    side; the default is the recipe's number, else one per GPU, else one per core. They do not import the
-    calling program, so it needs no ``if __name__ == "__main__"``. `progress` shows a live table in a terminal
-    or in a notebook's cell ("notebook" requires a notebook), and lines elsewhere; False shows nothing.
+    `seeds`, `arms`, `tasks`, `rates` and `folder` are those of `recipe`. `workers` processes execute runs
+    side by side; the default is the recipe's number, else one per GPU, else one per core. They do not import
+    the calling program, so it needs no ``if __name__ == "__main__"``. `progress` shows a live table in a
+    terminal or in a notebook's cell ("notebook" requires a notebook), and lines elsewhere; False shows
+    nothing.
 
     With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict.
     `allow_change` resumes runs whose settings, data or code have changed. Before the first run a `trial`
@@ -94,7 +96,7 @@ def run(
     """
     demand_no_import()
     console = console_for(progress)
-    parsed_recipe = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
+    parsed_recipe = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, rates=rates, folder=folder)
     for why in parsed_recipe.left_out:
         print_line(console, f"left out: {why}")
     options: dict[str, Any] = {"workers": workers, "allow_change": allow_change, "try_code": trial}

@@ -43,7 +43,7 @@ def questions_of(recipe: Recipe, folder: Path, plan: InterimPlan | None = None) 
     from grpobench.analysis.statistics.comparison import pairs_of
 
     arms: dict[str, dict[str, RunConfig]] = {}
-    for config in recipe.runs():
+    for config in recipe.runs_at_own_rates():
         arms.setdefault(config.task.name, {})[config.arm] = config
     recorded_table, control = kept_table(recipe), recipe.head.control
     questions = []
@@ -69,7 +69,8 @@ def runs_there(folder: Path, task: str, arms: Iterable[str]) -> dict[str, dict[i
     `task` is what stands between arm and seed in their names."""
     if not folder.is_dir():
         return {}
-    arm_names = {*arms, *read_object_if_any(folder / "experiment.json").get("arms", ())}
+    described = read_object_if_any(folder / "experiment.json")
+    arm_names = {*arms, *described.get("arms", ())} - {*described.get("rate_arms", ())}
     run_folders: dict[str, dict[int, Path]] = {}
     for path in folder.glob("*/run.toml"):
         stem, _, seed = path.parent.name.rpartition("-s")

@@ -77,6 +77,7 @@ def recipe(
     seeds: Iterable[int] | None = None,
     arms: Iterable[str] | None = None,
     tasks: Iterable[str] | None = None,
+    rates: Iterable[float] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Recipe:
     """Read a recipe and check all of it, without running anything or loading a model.
@@ -84,13 +85,18 @@ def recipe(
     `source` is the name of a recipe that comes with grpobench, the path of a TOML file, a dict with the
     structure of such a file (``{"name": ..., "tasks": [...], "arm": [{"algorithm": ...}, ...], ...}``), or a
     recipe to be changed. `set` holds assignments as for ``--set`` of the command line; `seeds`, `arms` and
-    `tasks` choose those that run. Files of a ``"module:Name"`` in a dict are looked up in `folder` first; the
-    default is the current folder. Raises `ConfigError` with every error of the recipe and the assignments at
-    once.
+    `tasks` choose those that run; every arm also runs at `rates`, multiples of its own learning rate. Files
+    of a ``"module:Name"`` in a dict are looked up in `folder` first; the default is the current folder.
+    Raises `ConfigError` with every error of the recipe and the assignments at once.
     """
     faults: list[str] = []
     sets = assignments(set, faults)
-    for key, chosen in (("seeds", seeds), ("arms", arms), ("tasks", tasks)):
+    for key, chosen in (
+        ("seeds", seeds),
+        ("arms", arms),
+        ("tasks", tasks),
+        ("rates", rates),
+    ):
         if chosen is not None:
             sets.append(f"{key}={toml.value(plain(chosen, key, faults))}")
     if isinstance(source, Recipe):

@@ -9,7 +9,7 @@ import click
 
 from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.experiments import running_options
-from grpobench.runs.commands.options import Options, comma_list, set_option
+from grpobench.runs.commands.options import Options, comma_list, rates_option, rates_set, set_option
 from grpobench.runs.commands.output import say
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ SEEDS = "8"
     metavar="RECIPE",
     help="Take the settings from this recipe. Default: quickstart.",
 )
+@rates_option
 @set_option("Override a value, as with run: train.steps=100, arm.NAME.train.learning_rate=1e-4.")
 @running_options
 def compare_command(options: Options) -> int:
@@ -61,7 +62,7 @@ def compare_command(options: Options) -> int:
         options.seeds,
         options.out,
         source=options.recipe,
-        sets=options.sets,
+        sets=(*options.sets, *rates_set(options)),
         command=command_of(options),
     )
     if not options.json:
@@ -82,6 +83,7 @@ def command_of(options: Options) -> str:
     """The command that makes the same recipe, for provenance."""
     words = ["grpobench", "compare", options.algorithm, "--with", options.others, "--task", options.tasks]
     words += ["--seeds", options.seeds, *(["--recipe", options.recipe] if options.recipe else [])]
+    words += ["--rates", options.rates] if options.rates else []
     return shlex.join([*words, *(part for text in options.sets for part in ("--set", text))])
 
 
@@ -94,7 +96,7 @@ def settings_lines(made: Made) -> list[str]:
     size = f"{train.steps} steps of {train.prompts_per_step} × {train.group_size} completions"
     lines = [f"settings: those of the recipe {made.source} ({size}, model {first.model.name})"]
     arms: dict[str, dict[str, None]] = {}
-    for config in recipe.runs():
+    for config in recipe.runs_at_own_rates():
         rates = config.train.learning_rate.items()
         words = [f"{rate:g}{f' for the {role}' * (role != 'policy')}" for role, rate in rates]
         arms.setdefault(" and ".join(words), {})[config.arm] = None

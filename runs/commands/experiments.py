@@ -20,6 +20,7 @@ from grpobench.runs.commands.options import (
     json_option,
     no_trial_option,
     out_option,
+    rates_option,
     remote_options,
     set_option,
     sets_and_seeds,
@@ -73,6 +74,7 @@ recipe_options = combine(
 
 
 @recipe_options
+@rates_option
 @click.option(
     "--until",
     type=click.Choice(("resolved",)),

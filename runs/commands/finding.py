@@ -18,6 +18,7 @@ from grpobench.runs.commands.options import (
     gpu_memory_option,
     json_option,
     no_trial_option,
+    rates_option,
     remote_options,
     set_option,
     sets_and_seeds,
@@ -46,6 +47,7 @@ name_argument = click.argument(
 run_options = combine(
     scale_options,
     click.option("--seeds", metavar="LIST", help="Other seeds than registered, in another --out."),
+    rates_option,
     workers_option,
     set_option("Override a value, as with run. May be repeated."),
     flag("--allow-change", "As with run."),

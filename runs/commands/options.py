@@ -107,6 +107,12 @@ gpu_memory_option = click.option(
     help="Plan memory for a GPU of this size, and refuse runs that cannot fit into it. Default: the GPU that "
     "is here.",
 )
+rates_option = click.option(
+    "--rates",
+    metavar="LIST",
+    help="Run every arm at these multiples of its learning rate too, such as 0.5,1,2, and compare arms at "
+    "their best, at their own and at equal rates.",
+)
 workers_option = click.option(
     "--workers",
     type=POSITIVE,
@@ -156,8 +162,23 @@ def comma_list(text: str | None) -> list[str]:
 
 
 def sets_and_seeds(options: Options) -> list[str]:
-    """The assignments of `--set` and `--seeds`. Raises `ConfigError`."""
-    return [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
+    """The assignments of `--set`, `--seeds` and `--rates`. Raises `ConfigError`."""
+    seeds = [f"seeds={seed_list(options.seeds)}"] if options.seeds else []
+    return [*options.sets, *seeds, *rates_set(options)]
+
+
+def rates_set(options: Options) -> list[str]:
+    """The assignment of `--rates`, if it is given. Raises `ConfigError`."""
+    text = getattr(options, "rates", None)
+    if not text:
+        return []
+    from grpobench.runs.tools.strict import ConfigError
+
+    try:
+        factors = [float(part) for part in comma_list(text)]
+    except ValueError:
+        raise ConfigError([f"--rates {text}: write multiples of learning rates, such as 0.5,1,2"]) from None
+    return [f"rates={factors}"]
 
 
 def seed_list(text: str) -> list[int]:

@@ -77,7 +77,7 @@ def accuracy_lines(facts: Facts) -> list[str]:
     the interval over seeds, each seed; the verdicts; and the titles of the gravest warnings. No table where
     no run was evaluated."""
     from grpobench.analysis.figures.table import plain
-    from grpobench.analysis.report.terminal import verdict_lines
+    from grpobench.analysis.report.terminal import rate_lines, verdict_lines
 
     warnings = [f"The report warns: {warning.title}." for warning in facts.warnings[:MOST_WARNINGS]]
     if (more := len(facts.warnings) - MOST_WARNINGS) > 0:
@@ -87,7 +87,10 @@ def accuracy_lines(facts: Facts) -> list[str]:
         return [facts.headline, *warnings]
     shown_columns = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
     head, *rows = ([row[index] for index in shown_columns] for row in (table.header, *table.rows))
-    verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
+    verdicts = [
+        *rate_lines(facts.numbers.rates),
+        *verdict_lines(facts.numbers.compared, facts.experiment.control),
+    ]
     title = f"{table.title}, in percent:"
     return [facts.headline, title, *plain(head, rows).text(), *verdicts, *warnings]
 

@@ -186,6 +186,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         "sweep_values": {
             arm: dataclasses.asdict(sweep_value) for arm, sweep_value in recipe.sweep_values.items()
         },
+        "rate_arms": {arm: dataclasses.asdict(origin) for arm, origin in recipe.rate_arms.items()},
         "margin": recipe.head.margin,
         "control": recipe.head.control,
         **({"command": recipe.command} if recipe.command else {}),
@@ -205,6 +206,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         for key in ("seeds", "arms", "tasks"):
             table[key] = list(dict.fromkeys([*table[key], *before.get(key, [])]))
         table["sweep_values"] = before.get("sweep_values", {}) | table["sweep_values"]
+        table["rate_arms"] = before.get("rate_arms", {}) | table["rate_arms"]
         ours = {config.arm for config in configs}
         others = {arm: near for arm, near in before.get("borrowed_rates", {}).items() if arm not in ours}
         if others:

@@ -34,7 +34,7 @@ def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
 
     first = recipe.head.seeds
     arms: dict[str, dict[str, None]] = defaultdict(dict)
-    for config in recipe.runs():
+    for config in recipe.runs_at_own_rates():
         arms[config.task.name][config.arm] = None
     pairs = max(len(pairs_of(list(arm_names), recipe.head.control)) for arm_names in arms.values())
     if recipe.sweep_values or not pairs:

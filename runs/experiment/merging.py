@@ -281,10 +281,7 @@ def experiment_table(sources: Sequence[MergedExperiment]) -> dict[str, Any]:
         entries: Iterable[Any] = (entry for source in sources for entry in source.table.get(key, []))
         table[key] = list(dict.fromkeys(entries))
     table["seeds"] = sorted(table["seeds"])
-    table["sweep_values"] = {
-        arm: sweep_value
-        for source in sources
-        for arm, sweep_value in source.table.get("sweep_values", {}).items()
-    }
+    for key in ("sweep_values", "rate_arms"):
+        table[key] = {arm: origin for source in sources for arm, origin in source.table.get(key, {}).items()}
     table["sets"] = [text for text in table.get("sets", []) if text.partition("=")[0].strip() not in CHOOSING]
     return table

@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge, Gt, Interval
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.settings import registries
@@ -157,6 +158,8 @@ class Arm:
     """Whether it is left out, without an error, on a task that does not fit it."""
     origin: str = ""
     """The recipe's arm that it is at sweep values; empty: it is one of the recipe's."""
+    rate_factor: float = 1.0
+    """Of its policy's learning rate."""
 
 
 def read_arms(
@@ -270,12 +273,21 @@ def select_arms(names: Any, listed: Mapping[str, Arm], folder: Path | None, faul
 
 # The whole recipe
 
-ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
+ALONE: Mapping[str, tuple[type, ...]] = {
+    "seeds": (int,),
+    "rates": (int, float),
+    "observe": (str, dict),
+    "stop_on": (str,),
+}
 """Lists that `--set` may give a single entry of."""
 TABLES = ("tasks", "arm", "over", "search", "searched")
 """Keys at the top of a recipe that are neither plain nor sections."""
 FORMS = ("algorithm.FIELD", "arm.NAME.settings.FIELD")
 """What the other assignments look like, for a message."""
+LEAST_RATIO = 1.1
+"""Learning rates of an arm that are closer than this factor are the same to any comparison."""
+MOST_RATES = 15
+"""More multiples of a learning rate than that are a slip of the keyboard."""
 MOST_SEEDS = 10_000
 """More seeds than that are a slip of the keyboard, and would take minutes only to be listed."""
 
@@ -300,6 +312,8 @@ class Head(Settings):
     """The arm that reports compare all others with, and nothing else; empty compares every pair."""
     stop_on: tuple[str, ...] = ()
     """Kinds of events (docs/stability.md) that end a run, as its result."""
+    rates: tuple[Annotated[float, Gt(0)], ...] = ()
+    """Every arm also runs at these multiples of its policy's learning rate, such as [0.5, 1, 2]."""
     observe: tuple[Entry, ...] = ()
     """Callbacks that are told of every run: names, or tables with name and settings."""
 
@@ -307,6 +321,7 @@ class Head(Settings):
         if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_+-]*", self.name):
             yield f"name: must be letters, digits, - and _, not {self.name!r}"
         yield from stop_faults(self.stop_on)
+        yield from rate_faults(self.rates)
         if not self.seeds:
             yield "seeds: must not be empty"
         if len(set(self.seeds)) != len(self.seeds):
@@ -318,6 +333,16 @@ class Head(Settings):
             yield (
                 f"seeds: {len(self.seeds):,} are more than an experiment can run; give at most {MOST_SEEDS:,}"
             )
+
+
+def rate_faults(factors: Sequence[float]) -> Iterator[str]:
+    """What is wrong with the multiples of learning rates."""
+    if factors and 1 not in factors:
+        yield f"rates: must have 1, each arm's own learning rate; write {sorted({*factors, 1.0})}"
+    if any(not low * LEAST_RATIO <= high for low, high in pairwise(sorted(factors))):
+        yield f"rates: must be at least a factor of {LEAST_RATIO} apart; leave out one of two that are closer"
+    if len(factors) > MOST_RATES:
+        yield f"rates: are {len(factors)}, and an experiment runs at most {MOST_RATES} for each arm"
 
 
 def stop_faults(kinds: Sequence[str]) -> Iterator[str]:

@@ -31,8 +31,20 @@ LONGEST = 160
 """Bytes of the name of a folder. Systems take 255, and what is written aside has host and process in its."""
 SUFFIX = "-map"
 """Behind the name of an experiment whose sweep values come from the command line."""
+RATE_SUFFIX = "+rate-x"
+"""Between the name of an arm and a multiple of its learning rate, in the name of the arm at that rate."""
 MOST = 200
 """More combinations than that are a slip of the keyboard."""
+
+
+@dataclass(frozen=True)
+class RateOrigin:
+    """Where an arm at another learning rate than its own comes from."""
+
+    arm: str
+    """The recipe's."""
+    factor: float
+    """Multiple of the learning rate of the arm's policy."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +135,33 @@ def sweep(
     return dataclasses.replace(draft, head=head, arms=arms, settings=settings), sweep_values
 
 
+def at_rates(
+    draft: Draft, sweep_values: Mapping[str, SweepOrigin], faults: list[str]
+) -> tuple[Draft, dict[str, RateOrigin]]:
+    """The draft with more arms: each at every multiple of its learning rate (`rates` of the recipe), but for
+    1, which is the arm itself and keeps its name, so that its runs are those of a recipe without `rates`."""
+    factors = [] if isinstance(draft.head, Bad) else [factor for factor in draft.head.rates if factor != 1]
+    if not factors:
+        return draft, {}
+    if sweep_values:
+        faults.append("rates: cannot be combined with sweep values (over), whose arms are not compared")
+        return draft, {}
+    arms: list[Arm] = []
+    origins: dict[str, RateOrigin] = {}
+    names = {arm.name for arm in draft.arms}
+    for arm in draft.arms:
+        arms.append(arm)
+        for factor in sorted(factors):
+            name = f"{arm.name}{RATE_SUFFIX}{factor:g}"
+            if name in names:
+                faults.append(
+                    f"arm.{name}: has the name of {arm.name} at {factor:g} times its rate; rename it"
+                )
+            origins[name] = RateOrigin(arm.name, factor)
+            arms.append(dataclasses.replace(arm, name=name, origin=arm.name, rate_factor=factor))
+    return dataclasses.replace(draft, arms=arms), origins
+
+
 def written(value: Value) -> str:
     """A value as a part of an arm's name: 3e-4, 16, 0_28."""
     return re.sub(r"[^A-Za-z0-9_+-]", "_", sweep_value(value).replace("−", "-"))
@@ -138,7 +177,7 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
     for arm, task in itertools.product(draft.arms, draft.tasks):
         runs = build_runs(draft, arm, task, faults) if arm.tasks is None or task in arm.tasks else []
         if runs and arm.optional and (why := rules.left_out(runs[0])):
-            left_out.append(f"{arm.name} on {task}: {why}")
+            left_out += [f"{arm.name} on {task}: {why}"] * (arm.rate_factor == 1)
         elif runs:
             reasons = [*rules.incompatible(runs[0]), *overlong(runs)]
             faults += [f"arm {arm.name} on {task}: {why}" for why in reasons]
@@ -203,9 +242,12 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
     if len(faults) > before or isinstance(head, Bad):
         return []
     algorithm, train = built.pop(SETTINGS), built["train"]
-    built["train"] = dataclasses.replace(
-        train, learning_rate=rates(train.learning_rate, algorithm.trained_roles)
-    )
+    learning_rate = rates(train.learning_rate, algorithm.trained_roles)
+    if arm.rate_factor != 1:
+        learning_rate["policy"] = float(
+            f"{arm.rate_factor * learning_rate['policy']:.12g}"
+        )  # 3e-4, not 3.0…4e-4
+    built["train"] = dataclasses.replace(train, learning_rate=learning_rate)
     built["algorithm"] = algorithm
     built["dialect"] = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""
     built["beside"] = str(draft.folder.resolve()) if draft.folder else ""

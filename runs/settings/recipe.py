@@ -20,7 +20,7 @@ from grpobench.analysis.runfolder.search import SearchRecord
 from grpobench.runs.settings import observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
-from grpobench.runs.settings.expand import SweepOrigin, expand, sweep
+from grpobench.runs.settings.expand import RateOrigin, SweepOrigin, at_rates, expand, sweep
 from grpobench.runs.settings.layers import with_new_names
 from grpobench.runs.settings.search import Search, load_record, read_search, seed_faults
 from grpobench.runs.tools import strict
@@ -45,6 +45,8 @@ class Recipe:
     """Where the files of a `module:Name` are looked for first."""
     sweep_values: Mapping[str, SweepOrigin] = field(default_factory=dict)
     """Where each arm of a map comes from; empty: the recipe has no sweep values."""
+    rate_arms: Mapping[str, RateOrigin] = field(default_factory=dict)
+    """Where each arm at another learning rate than its own comes from; empty: the recipe has no `rates`."""
     over: tuple[str, ...] = ()
     """What `--over` said."""
     settings_of: str = ""
@@ -65,6 +67,10 @@ class Recipe:
     def runs(self) -> list[RunConfig]:
         """Every run, arms outermost, seeds innermost."""
         return list(self.configs)
+
+    def runs_at_own_rates(self) -> list[RunConfig]:
+        """The runs whose arms are the recipe's, at the learning rates that it gives them."""
+        return [config for config in self.configs if config.arm not in self.rate_arms]
 
     def __repr__(self) -> str:
         """Its arms, tasks, seeds and updates, a line each."""
@@ -136,6 +142,7 @@ def read_table(
     search, searched = read_search(table, faults)
     draft = read_draft(table, stem, folder, [*(searched.set if searched else ()), *sets], faults)
     draft, sweep_values = sweep(draft, table.get("over", {}), over, faults)
+    draft, rate_arms = at_rates(draft, sweep_values, faults)
     configs, left_out = expand(draft, faults)
     configs = open_plugins(draft.head, configs, folder, faults)
     record = load_record(searched, folder, faults) if searched else None
@@ -152,6 +159,7 @@ def read_table(
         tuple(left_out),
         folder,
         sweep_values,
+        rate_arms,
         tuple(over),
         search=search,
         record=record,
