@@ -205,7 +205,7 @@ class MemoryInput:
     def trained(self) -> tuple[int, int]:
         """Trained weights of the policy's network and of the critic's."""
         shape = self.shape
-        critic = int(self.critic) * (shape.hidden + 1)
+        critic = int(self.critic) * (shape.hidden + 1)  # weights and bias of its value head
         policy = int(self.value_head) * (shape.hidden + 1)
         if self.adapter is not None:
             adapter_weights = self.adapter.weights(shape)
@@ -458,7 +458,7 @@ def kept_logits(setup: MemoryInput, packed: Packed) -> int:
     otherwise none."""
     if packed.targets > setup.chunk_rows:
         return 0
-    of = FLOAT32 if setup.entropy_gradient else setup.compute_bytes
+    of = FLOAT32 if setup.entropy_gradient else setup.compute_bytes  # else `RoundedLogits` keeps them
     return of * packed.targets * setup.shape.vocabulary
 
 
@@ -548,7 +548,7 @@ def decoding(setup: MemoryInput, decoded: Decoded) -> dict[str, int]:
     # A CUDA graph has a cache of its own, beside that of the prompts.
     last = first + (0 if setup.recorded else rows * behind * each)
     at_once = min(prompts, max(1, setup.prefill // max(1, before)))
-    logits = FLOAT32 * (prompts + rows) * shape.vocabulary
+    logits = FLOAT32 * (prompts + rows) * shape.vocabulary  # of each prompt, then repeated for its rows
     copied = setup.compute_bytes * (shape.multiplied + setup.casts * shape.head) * setup.fused_copy
     # Under inference mode autocast keeps no copy of a weight beyond its product.
     casts = {"weight casts": copied or setup.casts * setup.compute_bytes * shape.largest}

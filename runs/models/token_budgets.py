@@ -38,6 +38,7 @@ class RankOutOfMemory(OSError):
         self.lowered = dict(lowered)
 
     def __reduce__(self) -> tuple[type[RankOutOfMemory], tuple[Any, ...]]:
+        # It travels by pickle from rank to rank; OSError would make it again from errno and message.
         return type(self), (self.strerror, self.lowered)
 
 
@@ -150,6 +151,7 @@ def retry_smaller(attempt: Callable[[], T], smaller: Callable[[str], None]) -> T
         # After the except block: the error's traceback holds the failed attempt's tensors until it ends.
         gc.collect()
         if torch.cuda.is_available():
+            # Freed blocks stay in torch's cache in the sizes of the failed attempt.
             torch.cuda.empty_cache()
         smaller(why)
 
