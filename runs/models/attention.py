@@ -68,6 +68,7 @@ class PackedAttention:
         self.proven = True
         try:
             apart, most = difference(trunk)
+            # In this form NaN is a difference, too.
             why = "" if apart <= most else f"it differs from a dense mask by {apart:.2g} of the size"
         except Exception as error:  # a compiler fails as it likes
             if is_out_of_memory(error):

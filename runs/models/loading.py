@@ -55,7 +55,7 @@ class Loaded:
     def context(self) -> int:
         """Tokens of the longest sequence that is read and written as the model means it."""
         most = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**20)
-        return min(most, window(self.model.config) or most)
+        return min(most, window(self.model.config) or most)  # 0: no window
 
     @property
     def bound(self) -> str:

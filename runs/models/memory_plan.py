@@ -386,7 +386,7 @@ def saved_for_backward(setup: MemoryInput, length: int) -> int:
         saved_bytes += norm.count * norm.width * (setup.weight_bytes if norm.fused else norm_bytes)
     saved_bytes += _kept_inputs(setup)
     # Queries, keys, values, the result, its log-sum-exp, and the mask's row.
-    keys = shape.attention if setup.dense_mask else shape.keys
+    keys = shape.attention if setup.dense_mask else shape.keys  # a dense mask repeats them for each head
     row = length * setup.dense_mask
     saved_bytes += shape.layers * (compute * (2 * shape.attention + 2 * keys + row) + FLOAT32 * shape.heads)
     # A gate before and behind its activation function, and what it is multiplied with.
@@ -544,7 +544,7 @@ def decoding(setup: MemoryInput, decoded: Decoded) -> dict[str, int]:
     shape, rows, prompts = setup.shape, decoded.rows, decoded.prompts
     before, behind = decoded.prompt_tokens, decoded.completion_tokens
     each = shape.layers * shape.keys * setup.cache_bytes
-    first = prompts * before * each
+    first = prompts * before * each  # a prompt once, however many completions
     # A CUDA graph has a cache of its own, beside that of the prompts.
     last = first + (0 if setup.recorded else rows * behind * each)
     at_once = min(prompts, max(1, setup.prefill // max(1, before)))

@@ -263,6 +263,7 @@ def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[to
         prompt, size, current = max(prompts[row] for rows in members for row in rows), 0, list[int]()
         for rows in members:
             more = sum(lengths[row] for row in rows)
+            # `current`: a row group that alone exceeds the budget must go all the same.
             if current and prompt + size + more > budget:
                 chunks.append((prompt + size, current))
                 size, current = 0, []

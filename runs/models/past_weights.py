@@ -105,6 +105,7 @@ class PastWeights:
             raise ValueError(f"it holds {len(ages)} of them, and sampler.lag is {self.lag}")
         self.ring = deque(
             {
+                # Copies, since `remember` writes into the tensors of the ring.
                 name: tensors[f"{age}:{name}"].to(p.device, p.dtype, copy=True)
                 for name, p in self.parameters.items()
             }

@@ -81,6 +81,7 @@ class MicroBatches:
     def __iter__(self) -> Iterator[torch.Tensor]:
         self.entered = True
         for rows in self._of_this_rank():
+            # A step that is given up here has changed gradients and no weight.
             safe_point()
             self.current = rows
             yield rows

@@ -185,6 +185,7 @@ def from_packed(packed: torch.Tensor, layout: Pack, batch: Batch) -> RoutedExper
     columns = min(length, width)
     prompt = packed.new_full((rows, width, *routes_shape), UNKNOWN)
     prompt[:, :columns] = packed.view(sequences, length, *routes_shape)[layout.sequence][:, :columns]
+    # Behind its own prompt a row would find tokens of others in these columns.
     beyond = torch.arange(width, device=packed.device) >= batch.prompt_length[:, None]
     completion = packed.new_full((batch.completion.numel(), *routes_shape), UNKNOWN)
     completion = completion.index_copy(0, layout.fed_place, packed[layout.fed])

@@ -189,6 +189,7 @@ def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> to
     noise = torch.randint(
         0, 2**16, values.shape, dtype=torch.int32, device=values.device, generator=generator
     )
+    # The lower half is cleared, so that the cast below is exact and rounds nothing.
     cut = (values.contiguous().view(torch.int32) + noise).bitwise_and_(-(2**16)).view(torch.float32)
     return cut.where(values.isfinite(), values).to(torch.bfloat16)
 

@@ -87,6 +87,7 @@ class TokenBudget:
 
     def lower(self, size: int, why: str) -> None:
         """From now on, take half of `size`, at which memory ran out."""
+        # By what failed, which may be far below the limit.
         before, self.limit = self.limit, max(self.least, min(self.limit, size) // 2)
         self.times += 1
         self.lowered.append({"of": self.of, "before": before, "now": self.limit, "why": why})
@@ -162,6 +163,7 @@ def portions(token_budget: TokenBudget, count: int, work: Callable[[range], None
     start = 0
 
     def attempt() -> int:
+        # By the limit of now, which a failed attempt has lowered.
         part = range(start, min(count, start + token_budget.limit))
         work(part)
         return part.stop

@@ -120,6 +120,7 @@ def finish_record(
     trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float
 ) -> None:
     """Make the evaluations due after a step that are not yet in its row, and write the row."""
+    # Weights that are not finite are not evaluated.
     if not trainer.diverged:
         evaluate_all(trainer, folder, step, row)
         # An event may end the run with this step, which then is the last one and is evaluated as such.

@@ -383,6 +383,7 @@ class Trainer:
         batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
         if not batch.completion_mask.any():
             return math.nan
+        # With the weights that sampled, which with a lag are not the current ones.
         with self.clock("forward"), self.models.past.swapped_in():
             output = self.models.forward("policy", batch)
         if record is not None and not self.models.past.staleness:

@@ -437,6 +437,7 @@ def minibatches(batch: Batch, row_group: torch.Tensor, count: int, seed: int) ->
         if number >= 0:
             groups.setdefault(group, []).append(row)
     order = list(groups.values())
+    # A generator of its own: the order depends on nothing but the seed.
     random.Random(seed).shuffle(order)
     dealt = [[row for rows in order[i::count] for row in rows] for i in range(count)]
     return [torch.tensor(rows, device=batch.completion.device) for rows in dealt if rows]
