@@ -210,7 +210,7 @@ def compare_blocks(
     blocks = torch.nn.functional.pad(grown, (0, count * block - length), value=last).unflatten(
         1, (count, block)
     )
-    # And they must not lower the shortest reach of their block.
+    # The same columns must not lower the shortest reach of their block.
     shortest = torch.nn.functional.pad(reach, (0, count * block - length), value=length)
     shortest = shortest.unflatten(1, (count, block)).amin(-1)
     low, high = blocks.amin(-1), blocks.amax(-1)

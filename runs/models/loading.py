@@ -48,7 +48,7 @@ class Loaded:
     """Token ids that the tokenizer put behind every text, until this class stopped it."""
 
     def __post_init__(self) -> None:
-        # Here, before anything is encoded. By object, because the class is frozen.
+        # Before anything is encoded; through `object`, because the class is frozen.
         object.__setattr__(self, "appended", append_nothing(self.tokenizer))
 
     @property

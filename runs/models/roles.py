@@ -271,7 +271,7 @@ class RoleModels(RoleWeights):
         `row_group` (B,), none of them −1, it uses the micro-batches and the very operations of an update of
         these rows."""
         names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
-        # Every row for itself, where nothing says which rows must stay together.
+        # Where nothing says which rows belong together, each may be split from the others.
         each = torch.arange(len(batch)) if row_group is None else row_group
 
         def collect(micro_batches: MicroBatches) -> ModelOutput:

@@ -71,7 +71,7 @@ class Buffer(DynamicLayer):
         self.store = tuple(
             torch.cat(stores) for stores in zip(self.store, *(o.store for o in others), strict=True)
         )
-        # The views of before are of the old buffers.
+        # The views still show the old buffers.
         self._show(self.written)
 
     def keep_prompt(self, rows: int, columns: int) -> None:

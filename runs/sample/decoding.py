@@ -206,7 +206,7 @@ class Decoding:
             return table(drawn)  # type: ignore[no-any-return]
         blend = (table(mixture.token) * mixture.weight[..., None]).sum(1)
         mixes = mixture.weight.sum(-1, keepdim=True) > 0
-        # Weights of 0 stand for the plain token, whose sum would be a zero vector.
+        # Weights of 0 stand for the plain token: their sum would be a zero vector.
         return torch.where(mixes, blend, table(drawn))
 
     def _select(self, keep: torch.Tensor) -> None:
@@ -458,7 +458,7 @@ def forced(
 ) -> tuple[torch.Tensor, list[list[int]]]:
     """Log-probabilities (3, V) behind three completions of two tokens, and the whole texts so far; the first
     and the last belong to the first prompt."""
-    # Neither in order nor equally many, so that the grid of `Groups` needs its indices.
+    # A prompt's rows stand apart and are not equally many, so that the grid of `Groups` needs its indices.
     owner = torch.tensor([0, 1, 0], device=models.device)
     stopped = torch.zeros(3, dtype=torch.bool, device=models.device)
     drawn = random_tokens(models, 2, 3)

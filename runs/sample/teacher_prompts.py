@@ -81,7 +81,7 @@ def teacher_prompts(
             (
                 prompt
                 for other, text in right
-                # Never a completion to itself.
+                # The teacher of a completion must not be shown that very completion.
                 if other != index and len(prompt := encoded(text)) + len(rollout.completion) <= loaded.context
             ),
             NONE,

@@ -89,7 +89,7 @@ class AheadSampler(HFSampler):
                     safe_point()
                 outcome = self.connection.recv()
             except (EOFError, OSError):
-                # Joined first: only then has it an exit code.
+                # Join first: the process has an exit code only then.
                 self.process.join()
                 why = death(self.process.exitcode)
                 warnings.warn(f"the process that samples {why}; another one takes over", stacklevel=2)

@@ -43,7 +43,7 @@ def execute(
         try:
             with contextlib.closing(trainer.sampler):
                 if config.train.backend == "trl":
-                    # Here, because TRL need not be installed.
+                    # Imported here, because TRL need not be installed.
                     from grpobench.runs.train.trl import trainer as trl
 
                     trl.carry(trainer, folder, stop, began)

@@ -294,7 +294,7 @@ def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell, on_cpu: bool = Fa
         fingerprints["teacher's warm start"] = weights_hash(where)
         cast_weights(loaded_teacher.model, getattr(torch, config.model.weights))
         if on_cpu:
-            # Where each rank takes its own part from (`Shards`).
+            # Each rank takes its own part from there (`Shards`).
             loaded_teacher.model.to("cpu")
     return Teacher(loaded_teacher.model, provenance, fingerprints)
 

@@ -60,7 +60,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
         folder.fingerprint({"trl": version()})
         begin(trainer, folder, checkpoint, began)
         steps = Steps(trainer, work, folder, stop, began, done)
-        # TRL calls nobody for steps without an update.
+        # TRL calls no callback for a step without an update.
         steps.without_updates(0)
         if steps.left():
             # `disable_tqdm` puts it there, and it would print every log.

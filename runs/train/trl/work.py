@@ -223,7 +223,7 @@ class Sampled(Work):
             loaded.model.save_pretrained(output_folder / "reference")
             loaded.model.config._name_or_path = str(output_folder / "reference")
         texts = prompts(loaded, [problem.prompt for problem in self.source.problems])
-        table = [{"prompt": texts[i], "problem": i} for i in self.schedule or [0]]  # TRL takes no empty one
+        table = [{"prompt": texts[i], "problem": i} for i in self.schedule or [0]]  # never empty
         return kind(
             model=loaded.model,
             reward_funcs=self.rewards(),
