@@ -45,6 +45,8 @@ def checkpointed(trunk: nn.Module) -> Iterator[None]:
     replaced = [vars(layer).get("forward") for layer in layers]
     for layer in layers:
         # No random numbers to repeat: dropout is off.
+        # Not reentrant: that variant gives no gradients where no input of a layer requires one, as behind the
+        # frozen embeddings under an adapter.
         layer.forward = functools.partial(
             checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
         )

@@ -45,6 +45,8 @@ class Adapter(Settings):
         total = 0
         for name, shape in shapes.items():
             layer = name.removesuffix(".weight").rpartition(".")[2]
+            # By name: embeddings are matrices too, and a file says no more of them.
             is_adapted = layer in self.targets if self.targets else not HEADS.search(name)
+            # Norms and biases have one dimension, and peft adapts none of them.
             total += self.rank * sum(shape) if len(shape) == 2 and is_adapted else 0
         return total

@@ -44,8 +44,9 @@ def sharing(module: Any) -> Any:
 
 def linear_layers(module: nn.Module) -> list[str]:
     """What the linear layers inside a module are called, each name once."""
+    # Exact types: `is_adapted` knows no subclass, and `merged` would lose the adapter of one.
     names = {name for name, layer in module.named_modules() if type(layer) is torch.nn.Linear}
-    return sorted({name.rpartition(".")[2] for name in names})
+    return sorted({name.rpartition(".")[2] for name in names})  # peft matches the end of a module's name
 
 
 def targets_of(adapter: Adapter, trunk: nn.Module) -> list[str]:
@@ -76,6 +77,7 @@ def attach(module: Any, adapter: Adapter) -> None:
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,  # type: ignore[arg-type]
+        # Of the trunk alone: the output head is a linear layer of the module too.
         target_modules=targets_of(adapter, trunk),
         lora_dropout=0.0,
         bias="none",
@@ -91,16 +93,19 @@ def attach(module: Any, adapter: Adapter) -> None:
     for parameter in trained(module).values():
         # peft gives them the base's dtype, and in bfloat16 small updates would be rounded away.
         parameter.data = parameter.data.float()
+    # peft's new modules start in training mode.
     module.eval()
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of a module's adapters."""
+    # peft has frozen everything else when it added the adapter.
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def is_adapted(layer: Any) -> bool:
     """Whether a layer is a plain linear one with one adapter beside it, as `attach` makes them."""
+    # Before the import of peft, which a run without an adapter need not wait for.
     if not hasattr(layer, "lora_A"):
         return False
     from peft.tuners.lora import Linear
@@ -109,6 +114,7 @@ def is_adapted(layer: Any) -> bool:
         type(layer) is Linear
         and type(layer.base_layer) is torch.nn.Linear
         and list(layer.lora_A) == [NAME]
+        # A variant such as DoRA computes something else than W + s·BA.
         and not (layer.merged or layer.disable_adapters or layer.lora_variant)
     )
 
@@ -136,6 +142,7 @@ def merged_weights(language: nn.Module) -> dict[str, torch.Tensor]:
         layer, _, kind = name.partition(".base_layer.")
         if layer in adapted and kind:
             weights[f"{layer}.{kind}"] = merged(adapted[layer]) if kind == "weight" else parameter.detach()
+        # The names of A and B begin with that of their layer, whose sum holds them already.
         elif not any(name.startswith(f"{other}.") for other in adapted):
             weights[name] = parameter.detach()
     return weights
@@ -147,17 +154,20 @@ def adopt_merged(plain: Any, language: Any) -> None:
     added, where the other has an adapter. The adapted model stays as it is."""
     for name, layer in language.named_modules():
         if is_adapted(layer):
+            # A new parameter instead of `copy_`: the plain model's weight is the adapted model's W itself.
             plain.get_submodule(name).weight = torch.nn.Parameter(merged(layer), requires_grad=False)
 
 
 def as_peft(language: Any, base: str, dtype: torch.dtype) -> tuple[str, dict[str, torch.Tensor]]:
     """The adapter of a language model as `PeftModel.from_pretrained` reads it: the text of `CONFIG` and the
     tensors of `WEIGHTS`. `base` is the model that it belongs to."""
+    # A copy, since the model goes on training with its own.
     config = copy.copy(language.peft_config[NAME])
     config.base_model_name_or_path, config.inference_mode = base, True
     # peft holds the targets as a set, whose order changes from process to process.
     text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=sorted)
     tensors = {
+        # peft's files leave out the name of the adapter.
         PEFT_PREFIX + name.replace(f".{NAME}.", "."): p.detach().to(dtype)
         for name, p in trained(language).items()
     }

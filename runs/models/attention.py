@@ -68,6 +68,7 @@ class PackedAttention:
         self.proven = True
         try:
             apart, most = difference(trunk)
+            # In this form NaN is a difference, too.
             why = "" if apart <= most else f"it differs from a dense mask by {apart:.2g} of the size"
         except Exception as error:  # a compiler fails as it likes
             if is_out_of_memory(error):
@@ -87,11 +88,13 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
     embeddings: Any = trunk.get_input_embeddings()  # type: ignore[operator]
     device = embeddings.weight.device
     positions = getattr(trunk.config, "max_position_embeddings", None) or BLOCK
+    # Half a block, so that every block holds parts of two segments, which a wrong mask would mix up.
     half = max(1, min(BLOCK, positions) // 2)  # of a prompt, and of each completion
     count = 3 * BLOCK // half
     numbers = torch.arange(half)
     segment = torch.arange(count + 1).repeat_interleave(half)[None]
     position = torch.cat([numbers, *[half + numbers] * count])[None]
+    # Not the global generator: runs with and without FlexAttention must draw the same numbers later.
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, embeddings.num_embeddings, segment.shape, generator=generator)
     nothing = torch.zeros(0, dtype=torch.long, device=device)
@@ -99,11 +102,14 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
         tokens.to(device),
         position.to(device),
         segment.to(device),
-        *[nothing] * 7,
+        *[nothing] * 7,  # the masks read the first three fields only
     )
     states_and_gradients: list[tuple[torch.Tensor, torch.Tensor]] = []
+    # The first pack may be read without gradient, and the backward pass must be compared all the same.
     with torch.enable_grad():
         for mask in (layout.mask(), block_mask(layout)):
+            # The gradient of the inputs, not of weights: these may be frozen, and their `.grad` must stay
+            # empty.
             inputs = embeddings(layout.tokens).detach().requires_grad_()
             output: Any = trunk(
                 inputs_embeds=inputs, attention_mask=mask, position_ids=layout.position, use_cache=False
@@ -112,11 +118,13 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
             # A new generator for each mask: both get the same weights, else their gradients would differ.
             weight = torch.randn(states.shape, generator=torch.Generator().manual_seed(1)).to(states)
             (gradient,) = torch.autograd.grad((states * weight).sum(), inputs)
+            # Detached, so that the graph of the first pass is gone before the second one.
             states_and_gradients.append((states.detach().float(), gradient.float()))
     apart = [
         ((first - other).norm() / first.norm()).item()
         for first, other in zip(*states_and_gradients, strict=True)
     ]
+    # Under autocast the layers compute in another type than that of the weights.
     computed = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     return max(apart), MOST_APART.get(computed or embeddings.weight.dtype, MOST_APART[torch.bfloat16])
 
@@ -144,6 +152,7 @@ def use(language: Any) -> None:
         return function(module, query, key, value, attention_mask, **settings)
 
     AttentionInterface.register(NAME, attend)
+    # Without a mask function under this name transformers hands no mask at all to the attention.
     AttentionMaskInterface.register(NAME, sdpa_mask)
     language.set_attn_implementation(NAME)
 
@@ -169,6 +178,7 @@ def block_mask(layout: Pack, block: int = BLOCK) -> BlockMask:
         return ((prompt | same) & (key <= query)) | (key == query)
 
     partial, full = compare_blocks(segment, reach, block)
+    # int32 and contiguous, as torch's own create_block_mask makes them for the kernels.
     counts = [which.sum(-1, dtype=torch.int32)[:, None] for which in (partial, full)]
     # The numbers of the blocks in question first, in order, as from_kv_blocks wants them.
     order = [
@@ -196,9 +206,11 @@ def compare_blocks(
     # Padding comes last, and so do larger numbers: within a sequence segments only grow.
     last = length + 1
     grown = segment.masked_fill(segment == PADDING, last)
+    # Columns that only fill up the last block count as padding, which sees nothing but itself.
     blocks = torch.nn.functional.pad(grown, (0, count * block - length), value=last).unflatten(
         1, (count, block)
     )
+    # The same columns must not lower the shortest reach of their block.
     shortest = torch.nn.functional.pad(reach, (0, count * block - length), value=length)
     shortest = shortest.unflatten(1, (count, block)).amin(-1)
     low, high = blocks.amin(-1), blocks.amax(-1)
@@ -207,9 +219,12 @@ def compare_blocks(
     index = torch.arange(count, device=segment.device)
     before, same = index[None, None, :] < index[None, :, None], index[None, None, :] == index[None, :, None]
     tokens = query_low < last
+    # The diagonal always, since every token sees itself; and as segments only grow, an earlier block shares
+    # one with this only if it reaches up to it.
     visible = same | (before & tokens & ((key_low == PROMPT) | (key_high >= query_low)))
     ends = (index[None, None, :] + 1) * block
     prompt = (key_high == PROMPT) & (query_high < last) & (shortest[:, :, None] >= ends)
     same_segment = (query_low == query_high) & (key_low == key_high) & (query_low == key_low) & tokens
+    # A block on the diagonal is never full: it holds keys behind its queries.
     full = before & (prompt | same_segment)
     return visible & ~full, full

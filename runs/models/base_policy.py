@@ -58,5 +58,6 @@ class BasePolicy:
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    # `copy`, since a policy that is on the CPU itself would else be shared and move along.
     copied = tensor.detach().to("cpu", copy=True)
     return nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied

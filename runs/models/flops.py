@@ -57,6 +57,7 @@ def weights_per_token(trunk: nn.Module, head: nn.Module | None, config: Any) -> 
 
 def _routed_share(config: Any) -> float:
     """The share of a layer's routed experts that a token meets; 1 for a model without experts."""
+    # What Mixtral, Qwen and DeepSeek call the same number.
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     experts = next((count for name in names if (count := getattr(config, name, None))), None)
     used = getattr(config, "num_experts_per_tok", None)
@@ -101,6 +102,7 @@ class FlopCount:
 
     def _add(self, factor: float, roles: Iterable[Role], batch: Batch, saved: float = 0.0) -> None:
         if self.active:
+            # A set: the value head shares the policy's pass, which must not count twice.
             networks = {"policy" if role == "value_head" else role for role in roles}
             weights = sum(self.weights[name] for name in networks)
             frozen = sum(self.frozen.get(name, 0.0) for name in networks)

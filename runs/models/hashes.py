@@ -37,7 +37,9 @@ def weights_hash(folder: Path) -> str:
 def hash_of(folder: Path, *patterns: str) -> str:
     """One sha256 over the files of a folder that match, in order of name."""
     digest = hashlib.sha256()
+    # A set, because one file may match two patterns: tokenizer.model is `tokenizer*` and `*.model`.
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+        # With the name: two shards that swap their names are another model.
         digest.update(path.name.encode() + bytes.fromhex(cached_sha256(path)))
     return digest.hexdigest()
 
@@ -45,6 +47,7 @@ def hash_of(folder: Path, *patterns: str) -> str:
 def cached_sha256(path: Path) -> str:
     """The hash of a file. One whose size and times are as before is not read again in this process."""
     status = path.stat()
+    # With the change time too: `cp -p` and rsync give a new file the modification time of an old one.
     return _sha256_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

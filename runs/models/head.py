@@ -31,11 +31,13 @@ def token_statistics(
 
     def piece(states: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = head(states)
+        # RoundedLogits has no gradient of the entropy.
         if logits.dtype in ROUNDED and not differentiate_entropy:
             return RoundedLogits.apply(logits, tokens, temperature)  # type: ignore[no-any-return, no-untyped-call]
         logits = logits.float()  # a log-softmax in bfloat16 is off by more than an update moves it
-        if temperature != 1.0:
+        if temperature != 1.0:  # a division by 1 would copy all logits
             logits = logits / temperature
+        # Not log_softmax, which would make and keep another tensor of all logits.
         total = logits.logsumexp(-1)
         logp = logits.gather(-1, tokens[:, None]).squeeze(-1) - total
         if differentiate_entropy:
@@ -44,6 +46,7 @@ def token_statistics(
         with torch.no_grad():
             return logp, total - ((logits - total[:, None]).exp_().mul_(logits)).sum(-1)
 
+    # A single piece is kept, not computed again: its logits fit.
     if len(target) <= rows:
         return piece(hidden, target)
     recompute = torch.is_grad_enabled() and hidden.requires_grad
@@ -70,7 +73,7 @@ def token_kl(
     states (N, H), at most `chunk` logits at once."""
     assert heads[0] is not None and heads[1] is not None
     vocabulary: int = heads[0].weight.shape[0]  # type: ignore[assignment, index]
-    rows = max(1, chunk // (2 * vocabulary))
+    rows = max(1, chunk // (2 * vocabulary))  # the logits of two models are there at once
     parts = []
     for ours, theirs in zip(hidden[0].split(rows), hidden[1].split(rows), strict=True):
         logp = (heads[0](ours).float() / temperature).log_softmax(-1)
@@ -100,12 +103,14 @@ def token_divergence(
 
     def piece(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
         q: torch.Tensor = (head(ours).float() / temperature).log_softmax(-1)
+        # A policy that is its own teacher must get no gradient through p, and a teacher needs no graph.
         with torch.no_grad():
             p: torch.Tensor = (teacher_head(theirs).float() / temperature).log_softmax(-1)
         if beta == 0:
             return (p.exp() * (p - q)).sum(-1)
         if beta == 1:
             return (q.exp() * (q - p)).sum(-1)
+        # In logs: a sum of two tiny probabilities would be 0 in float32, and its log −∞.
         m = torch.logaddexp(p + math.log(beta), q + math.log1p(-beta))
         return beta * (p.exp() * (p - m)).sum(-1) + (1 - beta) * (q.exp() * (q - m)).sum(-1)
 
@@ -132,9 +137,11 @@ class RoundedLogits(torch.autograd.Function):
     def forward(
         ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Always a copy, since the logits have 16 bits: what follows may work in place.
         shifted = logits.float()
         if temperature != 1.0:
             shifted.div_(temperature)
+        # exp overflows in float32 above 88.
         largest = shifted.amax(-1, keepdim=True)
         shifted.sub_(largest)
         chosen = shifted.gather(-1, tokens[:, None]).squeeze(-1)
@@ -155,6 +162,7 @@ class RoundedLogits(torch.autograd.Function):
         each = logits.float()
         if ctx.temperature != 1.0:
             each.div_(ctx.temperature)
+        # In place, so that the backward pass makes one float32 tensor of the logits and no more.
         each.sub_(largest).exp_().mul_((-gradient / total)[:, None])
         # One entry a row, so that no two additions meet: a GPU may refuse a scattered sum as out of order.
         rows = torch.arange(len(tokens), device=tokens.device)

@@ -25,8 +25,10 @@ WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "w
 def window(config: Any) -> int:
     """Tokens that every attention layer of a model sees: sequences up to it are read as without a window. 0
     for a model without one."""
+    # A multimodal configuration states the language model's values in a part of its own.
     settings = config.get_text_config()
     kinds = getattr(settings, "layer_types", None)
+    # A configuration may state a window that none of its layers has.
     if kinds and set(kinds) <= {"full_attention", "attention"}:
         return 0
     reaches = [getattr(settings, name, None) for name in WINDOWS]
@@ -46,13 +48,14 @@ class Loaded:
     """Token ids that the tokenizer put behind every text, until this class stopped it."""
 
     def __post_init__(self) -> None:
+        # Before anything is encoded; through `object`, because the class is frozen.
         object.__setattr__(self, "appended", append_nothing(self.tokenizer))
 
     @property
     def context(self) -> int:
         """Tokens of the longest sequence that is read and written as the model means it."""
         most = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**20)
-        return min(most, window(self.model.config) or most)
+        return min(most, window(self.model.config) or most)  # 0: no window
 
     @property
     def bound(self) -> str:
@@ -79,6 +82,7 @@ class Loaded:
         """Token ids of a prompt; through the tokenizer's chat template where it has one, else of its text."""
         if self.templated:
             messages = as_messages(prompt)
+            # transformers 5 returns a dictionary unless it is told not to.
             ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         else:
             ids = self.tokenizer.encode(as_text(prompt))
@@ -153,6 +157,7 @@ def append_nothing(tokenizer: Any) -> tuple[int, ...]:
     if "add_eos_token" in tokenizer.init_kwargs:  # saved beside trained weights, it must not come back
         tokenizer.init_kwargs["add_eos_token"] = False
         tokenizer.add_eos_token = False
+    # Some append by the post-processor of their backend, whatever that setting says.
     if specials(tokenizer)[1] and (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         from tokenizers.processors import TemplateProcessing
 
@@ -186,9 +191,11 @@ def load(
     weights = _fitting(name, location, where)
     tokenizer = _tokenizer(name, location, where, chat_template)
     try:
+        # The masks of packs are boolean: eager attention would add them to the scores as 0 and 1.
         settings = {"attn_implementation": "sdpa", "trust_remote_code": trust.trusted()}
         if weights is not None:
             config = AutoConfig.from_pretrained(location, trust_remote_code=trust.trusted(), **where)
+            # Before any weight is read: transformers would make tensors of whatever sizes config.json states.
             with torch.device("meta"):
                 sizes.check_model(AutoModelForCausalLM.from_config(config, **settings), config, weights)
         settings |= {"dtype": getattr(torch, weights_in), "output_loading_info": True}
@@ -206,12 +213,15 @@ def load(
         why = trust.remedy(error) or f"{first_line(error)}; {USUAL}"
         raise ModelError(f"model {name!r} could not be loaded from {location}: {why}") from error
     _demand_finite(name, location, model)
+    # Only now: loading may have fetched the files that this hashes.
     if provenance["from"] == "hub":
         provenance |= hub_provenance(name)
     provenance |= trust.recorded()
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    # Chat models name further ends here, such as that of a turn, beside the tokenizer's one.
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = ends if isinstance(ends, list) else [ends]
+    # In a fixed order: the first one pads, and closes demonstrations.
     end = sorted({e for e in [*ends, tokenizer.eos_token_id] if e is not None})
     if not end:
         raise ModelError(f"model {name!r} has no end-of-sequence token; set eos_token in its tokenizer")
@@ -248,18 +258,20 @@ def _tokenizer(name: str, location: str, where: Mapping[str, Any], chat_template
     except Exception as error:  # damaged files raise what their reader likes
         why = trust.remedy(error) or f"{files} ({first_line(error)})"
         raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
+    # Before the template is tried below, so that it is tried with these values.
     if isinstance(chat_template, Mapping):
         fix_variables(name, tokenizer, chat_template)
     if not chat_template:
         tokenizer.chat_template = None  # Saved beside trained weights, it still reads the prompts they know.
     elif getattr(tokenizer, "chat_template", None):
-        bound()
+        bound()  # before the first rendering, which may never end
         try:
             tokenizer.apply_chat_template(
                 [{"role": "user", "content": "?"}], add_generation_prompt=True, tokenize=False
             )
         except DataError as error:
             raise ModelError(f"model {name!r} in {location}: {error}") from error
+    # Without special tokens, which say nothing about letters.
     if not {*tokenizer.encode(string.printable, add_special_tokens=False)} - {tokenizer.unk_token_id}:
         raise ModelError(f"the tokenizer of model {name!r} knows no letter: {files}")
     return tokenizer

@@ -205,7 +205,7 @@ class MemoryInput:
     def trained(self) -> tuple[int, int]:
         """Trained weights of the policy's network and of the critic's."""
         shape = self.shape
-        critic = int(self.critic) * (shape.hidden + 1)
+        critic = int(self.critic) * (shape.hidden + 1)  # weights and bias of its value head
         policy = int(self.value_head) * (shape.hidden + 1)
         if self.adapter is not None:
             adapter_weights = self.adapter.weights(shape)
@@ -386,7 +386,7 @@ def saved_for_backward(setup: MemoryInput, length: int) -> int:
         saved_bytes += norm.count * norm.width * (setup.weight_bytes if norm.fused else norm_bytes)
     saved_bytes += _kept_inputs(setup)
     # Queries, keys, values, the result, its log-sum-exp, and the mask's row.
-    keys = shape.attention if setup.dense_mask else shape.keys
+    keys = shape.attention if setup.dense_mask else shape.keys  # a dense mask repeats them for each head
     row = length * setup.dense_mask
     saved_bytes += shape.layers * (compute * (2 * shape.attention + 2 * keys + row) + FLOAT32 * shape.heads)
     # A gate before and behind its activation function, and what it is multiplied with.
@@ -458,7 +458,7 @@ def kept_logits(setup: MemoryInput, packed: Packed) -> int:
     otherwise none."""
     if packed.targets > setup.chunk_rows:
         return 0
-    of = FLOAT32 if setup.entropy_gradient else setup.compute_bytes
+    of = FLOAT32 if setup.entropy_gradient else setup.compute_bytes  # else `RoundedLogits` keeps them
     return of * packed.targets * setup.shape.vocabulary
 
 
@@ -544,11 +544,11 @@ def decoding(setup: MemoryInput, decoded: Decoded) -> dict[str, int]:
     shape, rows, prompts = setup.shape, decoded.rows, decoded.prompts
     before, behind = decoded.prompt_tokens, decoded.completion_tokens
     each = shape.layers * shape.keys * setup.cache_bytes
-    first = prompts * before * each
+    first = prompts * before * each  # a prompt once, however many completions
     # A CUDA graph has a cache of its own, beside that of the prompts.
     last = first + (0 if setup.recorded else rows * behind * each)
     at_once = min(prompts, max(1, setup.prefill // max(1, before)))
-    logits = FLOAT32 * (prompts + rows) * shape.vocabulary
+    logits = FLOAT32 * (prompts + rows) * shape.vocabulary  # of each prompt, then repeated for its rows
     copied = setup.compute_bytes * (shape.multiplied + setup.casts * shape.head) * setup.fused_copy
     # Under inference mode autocast keeps no copy of a weight beyond its product.
     casts = {"weight casts": copied or setup.casts * setup.compute_bytes * shape.largest}

@@ -60,6 +60,7 @@ def missing(name: str) -> str:
         return f"{path} has no config.json; give a folder that save_pretrained has written"
     if path.exists():
         return f"{path} is a file; a model is a folder that save_pretrained has written, or a hub id"
+    # A hub id has exactly one slash.
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         return f"model folder {path} does not exist"
     if "/" not in name:
@@ -138,6 +139,7 @@ def hub_provenance(name: str) -> dict[str, str]:
     from transformers.utils.hub import cached_file
 
     try:
+        # Without asking the hub, which may have a newer commit by now than the one that was loaded.
         config = cached_file(name, "config.json", local_files_only=True)
     except OSError:
         return {}

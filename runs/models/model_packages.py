@@ -64,9 +64,11 @@ def unpacked(name: str, packaged: Packaged) -> Path:
     where: dict[str, Any] = {"gguf_file": source.name, "trust_remote_code": False}
     model: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **where)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, **where)
+    # The saved configuration would else have the plain weights read as quantized ones.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None  # the weights are plain floating-point numbers by now
+    # Renamed into place: another run may unpack at the same time, and a killed one leaves no half folder.
     with files.becoming(folder) as aside:
         model.to(torch.bfloat16).save_pretrained(aside)
         tokenizer.save_pretrained(aside)
@@ -86,6 +88,7 @@ def read_outline(reader: Any, location: str, **where: Any) -> Any:
     """What `reader`, transformers' AutoConfig or AutoTokenizer, makes of a place. A package's file is read
     once in a process: going through its tokens takes seconds."""
     if "gguf_file" in where:
+        # A copy: callers change the chat template and the special tokens of what they get.
         return copy.deepcopy(_read_gguf(reader, location, where["gguf_file"]))
     return reader.from_pretrained(location, **where)
 

@@ -156,6 +156,7 @@ def count(config: Any) -> ModelShape:
     text = config.get_text_config()
     inputs = trunk.get_input_embeddings().weight
     hidden, heads = int(text.hidden_size), int(text.num_attention_heads)
+    # Some architectures, such as Qwen3, have heads of another size than their share of the width.
     head_size = int(getattr(text, "head_dim", None) or hidden // heads)
     key_heads = int(getattr(text, "num_key_value_heads", None) or heads)
     return ModelShape(
@@ -189,7 +190,7 @@ def _linears(trunk: Any, config: Any) -> Iterator[Linear]:
     weights_by_kind: dict[tuple[str, int, int, bool], int] = {}
     experts: dict[tuple[str, int, int, bool], int] = {}
     for path, weight in trunk.named_parameters():
-        if id(weight) in embeddings or weight.dim() not in (2, 3):
+        if id(weight) in embeddings or weight.dim() not in (2, 3):  # norms and biases have 1 dimension
             continue
         name = path.removesuffix(".weight").rpartition(".")[2]
         routed = weight.dim() == 3 or bool(ROUTED.search(path))
@@ -212,6 +213,7 @@ def _norms(trunk: Any, hidden: int, heads: int, key_heads: int) -> Iterator[Norm
     count_by_kind: dict[tuple[int, bool, bool], int] = {}
     for path, module in trunk.named_modules():
         weight = getattr(module, "weight", None)
+        # By name: every architecture of transformers has an RMSNorm class of its own.
         if not type(module).__name__.endswith("Norm") or weight is None:
             continue
         width = int(weight.numel())

@@ -47,7 +47,9 @@ def character_tokenizer() -> Any:
 
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *ALPHABET])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    # Not `.`, which leaves out the newline.
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    # Without a decoder the characters would come back with spaces between them.
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -56,7 +58,7 @@ def character_tokenizer() -> Any:
         unk_token="<unk>",
         padding_side="right",
         model_max_length=CONTEXT,
-        clean_up_tokenization_spaces=False,
+        clean_up_tokenization_spaces=False,  # a space before a comma is a token here
     )
 
 
@@ -76,13 +78,13 @@ def architecture(kind: str, **sizes: int) -> Any:
         "tie_word_embeddings": True,
         "pad_token_id": 0,
         "eos_token_id": 1,
-        "bos_token_id": None,
+        "bos_token_id": None,  # a Llama's default is 1, the end token here
         **sizes,
     }
     if kind == "dense":
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared, rms_norm_eps=1e-6))
     experts: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
-    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    rope = {"rope_type": "default", "rope_theta": 10000.0}  # a Mixtral's default is 1e6, a Llama's 1e4
     return transformers.MixtralForCausalLM(
         transformers.MixtralConfig(**shared, **experts, rope_parameters=rope, rms_norm_eps=1e-6)
     )
@@ -141,6 +143,7 @@ def supervise(
             group["lr"] = options.learning_rate * scale
         name = rng.choices(names, weights)[0]
         tokens, kinds = next(streams[name])
+        # Logits predict the next token, so that the kinds are those of the tokens one to the right.
         errors = F.cross_entropy(model(input_ids=tokens).logits[:, :-1].mT, tokens[:, 1:], reduction="none")
         loss = errors[kinds[:, 1:] == 2].mean()
         (loss + PROMPT_SHARE * errors[kinds[:, 1:] == 1].mean()).backward()
@@ -170,8 +173,10 @@ def upcycled(dense: Any, mixture: Any, noise: float = 0.02) -> Any:
         for name, parameter in mixture.named_parameters():
             if name in dense_weights:
                 parameter.copy_(dense_weights[name])
+            # Routers have no counterpart in a dense model: they keep their random numbers.
             elif name.endswith("experts.gate_up_proj"):
                 mlp = name.removesuffix("experts.gate_up_proj")
+                # transformers splits this tensor into gate and up, in this order.
                 both = torch.cat(
                     [dense_weights[f"{mlp}gate_proj.weight"], dense_weights[f"{mlp}up_proj.weight"]]
                 )

@@ -66,6 +66,7 @@ class Optimizer:
             else:
                 group["lr"] = self.learning_rate * scale
         self.updates += 1
+        # Before the step, in which rounded weights drop each gradient once it is used.
         holders = [*self.parameters.values(), *self.weights.targets.values()]
         self.gradient_bytes = bytes_of(p.grad for p in holders if p.grad is not None)
         self.weights.step(self.inner, self.updates)
@@ -79,9 +80,10 @@ class Optimizer:
     def finite(self) -> bool:
         """Whether every weight that this rank holds is a finite number. Waits for the device only once."""
         parts = [local_shard(p.detach()).flatten() for p in self.parameters.values()]
-        weights = [part for part in parts if len(part)]
+        weights = [part for part in parts if len(part)]  # the maximum of an empty part is an error
         if not weights:
             return True
+        # A dot product reads a tensor once and makes none of its size, as isfinite() would.
         squares = torch.stack([torch.dot(weight, weight).float() for weight in weights])
         if bool(
             squares.isfinite().all()
@@ -142,7 +144,7 @@ class Optimizer:
 
     def restore(self, tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> None:
         """The inverse of `tensors` and `plain`, after the weights are restored."""
-        self.updates = plain.get(ROUNDED, 0)
+        self.updates = plain.get(ROUNDED, 0)  # absent for float32 weights
         for group, changed_settings in zip(self.inner.param_groups, plain.get("groups", ()), strict=False):
             group.update(changed_settings)
         copies: dict[str, torch.Tensor] = {}
@@ -154,6 +156,7 @@ class Optimizer:
                     if state_name == MASTER:
                         copies[name] = shard_like(tensor, target)
                     else:
+                        # A copy: the optimizer updates its state in place, and the tensors are the caller's.
                         tensor_copy = tensor.detach().to(self.device_of(state_name, target), copy=True)
                         state[state_name] = shard_like(tensor_copy, target)
             for key, made in plain.get("composed", {}).get(name, {}).items():
@@ -176,6 +179,7 @@ class Optimizer:
     def device_of(self, state_name: str, p: nn.Parameter) -> torch.device:
         """The device of a tensor of a parameter's state: the parameter's own, except for the count of steps,
         which torch keeps on the CPU unless the optimizer is fused or capturable."""
+        # `is`, since `in` would compare tensors element by element.
         group = next(g for g in self.inner.param_groups if any(p is member for member in g["params"]))
         beside = state_name != "step" or group.get("fused") or group.get("capturable")
         return p.device if beside else torch.device("cpu")
@@ -183,6 +187,7 @@ class Optimizer:
 
 def is_composed(value: Any) -> bool:
     """Whether a value is a tensor made of others, by the protocol of torch's tensor subclasses."""
+    # FSDP's DTensor has the same protocol, but a checkpoint keeps its parts as they are.
     return isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__") and not is_sharded(value)
 
 

@@ -102,8 +102,10 @@ def _arranged(batch: Batch, cost: Cost, share: bool = True) -> tuple[list[list[i
     """(the rows of each sequence, the row with the longest prompt of each, the length of the sequences)."""
     lengths, prompts = batch.length.tolist(), batch.prompt_length.tolist()
     sequences = _sequences(batch, cost) if share else [[row] for rows in _by_group(batch) for row in rows]
+    # The other prompts of a group are beginnings of its longest one.
     trunks = [max(rows, key=lambda row: prompts[row]) for rows in sequences]
     width = max(
+        # Last tokens are predicted and never fed; an empty completion takes no column.
         prompts[trunk] + sum(max(0, lengths[row] - 1) for row in rows)
         for trunk, rows in zip(trunks, sequences, strict=True)
     )
@@ -128,6 +130,7 @@ class Layout:
         self.tokens = np.zeros((len(sequences), width), dtype=np.int64)
         self.position = np.zeros_like(self.tokens)
         self.segment = np.full_like(self.tokens, PADDING)
+        # Prompts and padding get a bound beyond every column, so that it cuts nothing.
         self.reach = np.full_like(self.tokens, width)
         self.source: list[np.ndarray] = []
         self.flat_index: list[np.ndarray] = []
@@ -145,15 +148,18 @@ class Layout:
     def put_completion(self, index: int, row: int, number: int, start: int) -> int:
         """Put a row's completion, the `number`-th of its sequence, at a column. Returns the next column."""
         length, prompt = self.lengths[row], self.prompts[row]
+        # An empty completion predicts nothing, and would take −1 columns.
         if not length:
             return start
         stop: int = start + length - 1  # the last token is predicted, never an input
         self.tokens[index, start:stop] = self.completion[row, : length - 1]
+        # From the end of the row's own prompt, whatever its column: a sequence alone has these positions.
         self.position[index, start:stop] = np.arange(prompt, prompt + length - 1)
         self.reach[index, start:stop] = prompt
         self.segment[index, start:stop] = number
         base, columns = index * self.width, self.completion.shape[1]
         inside = np.arange(base + start, base + stop)
+        # An environment's replies are read but never predicted.
         by_policy = np.flatnonzero(self.completion_mask[row, :length])
         # The state before a token predicts it: that of the first one is the last of this row's prompt, which
         # the rows of the group share.
@@ -215,16 +221,18 @@ def _split(rows: list[int], prompt: int, lengths: Sequence[int], cost: Cost) -> 
     """Cut a group into the number of sequences that costs least. Long completions pay for attention over each
     other's masked tokens, so that beyond some length it is cheaper to repeat the prompt."""
     total = sum(lengths[row] for row in rows)
+    # Of equal costs `min` takes the first: the fewest sequences.
     parts = min(range(1, len(rows) + 1), key=lambda n: cost.of(n, prompt + -(-total // n)))
     if parts == 1:
         return [rows]
     split: list[list[int]] = [[] for _ in range(parts)]
     filled = [0] * parts
+    # The longest first, each into the emptiest sequence: all are padded to the fullest one.
     for row in sorted(rows, key=lambda row: -lengths[row]):
         least = filled.index(min(filled))
         split[least].append(row)
         filled[least] += lengths[row]
-    return [part for part in split if part]
+    return [part for part in split if part]  # rows without tokens fill no sequence
 
 
 def packed_tokens(batch: Batch, rows: torch.Tensor) -> int:
@@ -255,6 +263,7 @@ def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[to
         prompt, size, current = max(prompts[row] for rows in members for row in rows), 0, list[int]()
         for rows in members:
             more = sum(lengths[row] for row in rows)
+            # `current`: a row group that alone exceeds the budget must go all the same.
             if current and prompt + size + more > budget:
                 chunks.append((prompt + size, current))
                 size, current = 0, []
@@ -268,6 +277,7 @@ def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[to
         # Two chunks of one group would be laid out as one sequence, wider than both.
         number = group[rows[0]]
         if packed and number not in packed_groups and (len(packed_groups) + 1) * widest <= budget:
+            # The first chunk is the longest, to which the others are padded.
             packed[-1].extend(rows)
             packed_groups.add(number)
         else:
@@ -289,7 +299,9 @@ def replay(plain: torch.Tensor, trunk: nn.Module, layout: Pack, batch: Batch) ->
     token = batch.mixture.token.flatten(0, 1)[layout.fed_place]
     weight = batch.mixture.weight.flatten(0, 1)[layout.fed_place]
     mixed = weight.sum(-1) > 0
+    # Only what was fed mixed: elsewhere the weights are 0, and the plain token must stay.
     blend = (table(token[mixed]) * weight[mixed, :, None]).sum(1)
+    # Out of place, so that gradients reach the embeddings of both; in one type, which index_copy demands.
     return plain.flatten(0, 1).index_copy(0, layout.fed[mixed], blend.to(plain.dtype)).view(plain.shape)
 
 
@@ -299,4 +311,5 @@ def estimate(trunk: nn.Module, config: Any) -> Cost:
         p.numel() for m in trunk.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
     )
     weights = sum(p.numel() for p in trunk.parameters()) - embeddings
+    # Scores and the weighted sum of values: one multiply-add each for every channel of a pair.
     return Cost(token=float(weights), pair=2.0 * config.hidden_size * config.num_hidden_layers)

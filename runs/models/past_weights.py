@@ -67,6 +67,7 @@ class PastWeights:
             if full
             else {name: torch.empty_like(p, requires_grad=False) for name, p in self.parameters.items()}
         )
+        # Else every copy would hang on the graph of the parameter.
         with torch.no_grad():
             for name, p in self.parameters.items():
                 copy[name].copy_(p)
@@ -79,6 +80,7 @@ class PastWeights:
         if not self.ring:
             yield
             return
+        # Only `data` changes hands: the optimizer finds its state by the parameter objects.
         current = {name: p.data for name, p in self.parameters.items()}
         try:
             for name, p in self.parameters.items():
@@ -90,17 +92,20 @@ class PastWeights:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every copy as AGE:NAME, its age in updates, for a checkpoint."""
+        # From the youngest: the oldest may be missing early in a run.
         aged = enumerate(reversed(self.ring), 1)
         return {f"{age}:{name}": tensor for age, copy in aged for name, tensor in copy.items()}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """The inverse of `tensors`. Raises KeyError for a copy that lacks a parameter, and ValueError for
         more copies than the ring has room for."""
+        # Oldest first, as in the ring.
         ages = sorted({int(name.partition(":")[0]) for name in tensors}, reverse=True)
         if len(ages) > self.lag:
             raise ValueError(f"it holds {len(ages)} of them, and sampler.lag is {self.lag}")
         self.ring = deque(
             {
+                # Copies, since `remember` writes into the tensors of the ring.
                 name: tensors[f"{age}:{name}"].to(p.device, p.dtype, copy=True)
                 for name, p in self.parameters.items()
             }

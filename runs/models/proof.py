@@ -59,6 +59,7 @@ def demand_same_reading(models: ProbedModels) -> None:
     batch = probe(models)
     with plainly(models), torch.no_grad():
         plain = log_probabilities(models, torch.cat([batch.prompt, batch.completion], 1))
+        # The state before a token predicts it.
         plain = plain[:, batch.prompt.shape[1] - 1 : -1].gather(-1, batch.completion[..., None]).squeeze(-1)
         try:
             packed = models.forward_train(("policy",), batch)["policy"].logp
@@ -90,6 +91,7 @@ def unfit(models: ProbedModels, why: str) -> ModelError:
 def length(models: ProbedModels) -> int:
     """Tokens of a prompt and a completion of the probe: as many as the model's window or context holds."""
     reach, context = window(models.language.config), positions(models)
+    # At least a token of the prompt and one behind it.
     return max(2, min(reach if 0 < reach <= FARTHEST else USUAL, context))
 
 
@@ -100,6 +102,7 @@ def positions(models: ProbedModels) -> int:
 def random_tokens(models: ProbedModels, rows: int, columns: int) -> torch.Tensor:
     """Long (rows, columns), the same in every process."""
     vocabulary = models.language.config.get_text_config().vocab_size
+    # On the CPU, as a GPU's generator draws other numbers; not the global one, whose numbers are the run's.
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, vocabulary, (rows, columns), generator=generator).to(models.device)
 
@@ -109,6 +112,7 @@ def probe(models: ProbedModels) -> Batch:
     sequence_length = length(models)
     count = max(1, min(8, sequence_length // 4))
     tokens = random_tokens(models, 2, sequence_length)
+    # One prompt, so that packing shares it: that is what the probe is for.
     tokens[1, : sequence_length - count] = tokens[0, : sequence_length - count]
     nothing = torch.zeros(2, count, device=models.device)
     two = torch.zeros(2, dtype=torch.long, device=models.device)

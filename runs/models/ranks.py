@@ -70,6 +70,7 @@ class DeviceRanks:
         if self.alone:
             return [local_value]
         gathered: list[Any] = [None] * self.size
+        # On the CPU: a pickled CUDA tensor would come to life on its sender's device.
         torch.distributed.all_gather_object(
             gathered, (moved(local_value, "cpu"), stops and self.asks()), group=self.group
         )
@@ -107,6 +108,7 @@ class DeviceRanks:
         parts = self.all_gather(list(work(self.share(items))))
         results: list[Any] = [None] * len(items)
         for rank, part in enumerate(parts):
+            # Every N-th, as `share` took them.
             results[rank :: self.size] = part
         return results
 
@@ -119,7 +121,9 @@ def moved(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to(device)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # `replace` refuses fields that __init__ does not take.
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        # Others stay as they are: `replace` would run their __post_init__ again for nothing.
         if any(map(holds_tensor, fields.values())):
             return dataclasses.replace(
                 value, **{n: moved(field_value, device) for n, field_value in fields.items()}
@@ -128,6 +132,7 @@ def moved(value: Any, device: torch.device | str) -> Any:
     move = functools.partial(moved, device=device)
     if isinstance(value, dict):
         return {key: move(member) for key, member in value.items()}
+    # Not isinstance: a named tuple takes its fields one by one.
     if type(value) in (list, tuple):
         return type(value)(map(move, value))
     return value

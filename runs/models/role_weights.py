@@ -99,6 +99,7 @@ class RoleWeights:
             return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
 
         for role, rate in rates.items():
+            # First the store: the optimizer may update copies in place of the parameters.
             weights = store(self.named_parameters(role), role)
             try:
                 inner = (make or adamw)(list(weights.targets.values()), rate)
@@ -154,10 +155,12 @@ class RoleWeights:
             )
         self.moved = True
         reference, policy = self.networks["reference"], self.networks["policy"]
+        # By the number of updates, which a checkpoint keeps: a resumed run rounds alike.
         seed = derive(self.optimizers["policy"].updates if "policy" in self.optimizers else 0, "reference")
         generator = torch.Generator(next(policy.trunk.parameters()).device).manual_seed(seed)
         with torch.no_grad():
             pairs = zip(reference.parameters(), policy.parameters(), strict=True)
+            # Part by part: both roles are cut alike, so that no rank needs another's part.
             for ours, theirs in (map(local_shard, pair) for pair in pairs):
                 if ours.dtype == torch.float32 or mix == 1:
                     ours.lerp_(theirs, mix)
@@ -199,6 +202,7 @@ class RoleWeights:
             if like is None or like.shape != shape:
                 room[key] = torch.empty(shape, dtype=dtype)
             else:
+                # The checkpoint's type: moments may be finer than their weight.
                 room[key] = torch.empty_like(like, dtype=dtype, requires_grad=False)
         return room
 
@@ -233,6 +237,7 @@ class RoleWeights:
                 if missing:
                     raise ModelError(f"the checkpoint of {role} lacks {missing[0]}; it is of another model")
                 for name, p in optimizer.parameters.items():
+                    # Into the same tensors: optimizers, hooks and other roles hold them.
                     local_shard(p).copy_(local_shard(shard_like(saved[name], p)))
                 optimizer.restore(saved, (counters or {}).get(role, {}))
             for name, p in self.named_parameters("reference").items() if self.moved else ():

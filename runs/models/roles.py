@@ -81,6 +81,7 @@ class MicroBatches:
     def __iter__(self) -> Iterator[torch.Tensor]:
         self.entered = True
         for rows in self._of_this_rank():
+            # A step that is given up here has changed gradients and no weight.
             safe_point()
             self.current = rows
             yield rows
@@ -139,6 +140,7 @@ class RoleModels(RoleWeights):
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
+        # Before `attach`, which replaces layers in the policy's tree.
         self.plain: Any = adapters.sharing(language) if adapter else None
         """The language model without its adapter, over the same weights; None if there is no adapter."""
         if adapter:
@@ -151,6 +153,7 @@ class RoleModels(RoleWeights):
         self.dtype = getattr(torch, dtype)
         self.share = share
         self.activation_checkpointing = activation_checkpointing and bool(layers_of(trunk))
+        # Of several ranks the weights are still on the CPU: each rank moves its own part.
         self.device = ranks.device or next(trunk.parameters()).device
         self.chunk = chunk or most_logits(gpu_memory(self.device), CHUNK)
         most = budget or MICRO_BATCH_TOKENS["cpu" if self.device.type == "cpu" else "gpu"]
@@ -268,6 +271,7 @@ class RoleModels(RoleWeights):
         `row_group` (B,), none of them −1, it uses the micro-batches and the very operations of an update of
         these rows."""
         names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
+        # Where nothing says which rows belong together, each may be split from the others.
         each = torch.arange(len(batch)) if row_group is None else row_group
 
         def collect(micro_batches: MicroBatches) -> ModelOutput:
@@ -357,6 +361,7 @@ class RoleModels(RoleWeights):
         ]
 
         def halve(why: str) -> None:
+            # The failed attempt may have added gradients, to which the next one would add its own.
             undo()
             # The one in which memory ran out: `work` takes them one after the other.
             exhausted = next((split for split in splits if split.entered), splits[0])
@@ -440,8 +445,10 @@ class RoleModels(RoleWeights):
             with torch.no_grad():
                 taught_index, theirs = taught_states(batch, flat_index, self.token_budget.limit, read)
             if not len(taught_index):  # no row has a teacher, or no row has a token
+                # In the type of log-probabilities: states may be bfloat16.
                 return hidden.new_zeros(batch.completion.shape, dtype=batch.sampler_logp.dtype)
             if len(taught_index) < len(hidden):
+                # index_select, whose gradient is added up in one order (see `_states`).
                 hidden, flat_index = hidden.index_select(0, taught_index), flat_index[taught_index]
             flat = token_divergence(
                 hidden, policy.head, theirs, teacher.head, self.temperature, self.chunk, beta
@@ -471,6 +478,7 @@ class RoleModels(RoleWeights):
         return ModelOutput(
             scatter(logp, layout.flat_index, shape),
             scatter(entropy, layout.flat_index, shape),
+            # (B, 0) instead of None: `forward` puts the rows of every field in order.
             batch.sampler_logp[:, :0],
             squares=sums,
         )
@@ -526,6 +534,7 @@ def trunk_and_head(language: Any, probed: bool = True) -> tuple[nn.Module, nn.Mo
     if not probed:
         return trunk, head
     device = next(trunk.parameters()).device
+    # Modulo, since a vocabulary may be tiny.
     probe = torch.tensor([[5, 7, 11, 13]], device=device) % language.config.vocab_size
     with torch.no_grad():
         full_logits = language(input_ids=probe).logits

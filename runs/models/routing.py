@@ -48,6 +48,7 @@ class Choosing(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **kwargs or {})
+        # Both spellings, torch.topk(x) and x.topk(), arrive here as functions of their own.
         if func not in (torch.topk, torch.Tensor.topk):
             return result
         self.calls += 1
@@ -55,6 +56,7 @@ class Choosing(TorchFunctionMode):
         chosen = self.choose(scores.detach(), result.indices)
         if chosen is result.indices:
             return result
+        # Gathered from the scores with their gradient: a replay forces the choice, not the weights.
         return torch.return_types.topk((scores.gather(-1, chosen), chosen))
 
 
@@ -89,6 +91,7 @@ def choosing(trunk: nn.Module, choose: Choose) -> Iterator[None]:
     try:
         yield
     finally:
+        # Backwards: the second router of a layer has stored the wrapper of the first one.
         for layer, before in reversed(replaced):
             _restore(layer, before)
 
@@ -136,6 +139,7 @@ def recorded(trunk: nn.Module) -> Iterator[list[torch.Tensor]]:
 
 def stacked(choices: list[torch.Tensor]) -> torch.Tensor:
     """The choices of one forward pass, int16 (N, routers, k)."""
+    # A quarter of int64: rollouts keep these for every token. −1 needs a sign.
     return torch.stack(choices, 1).to(torch.int16)
 
 
@@ -166,8 +170,10 @@ def to_packed(routes: RoutedExperts, layout: Pack) -> torch.Tensor:
     """The experts of every token of a packed micro-batch, (S · L, routers, k); `UNKNOWN` for padding."""
     sequences, length = layout.tokens.shape
     packed = routes.prompt.new_full((sequences, length, *routes.prompt.shape[2:]), UNKNOWN)
+    # Prompts are padded to the longest of the batch, which this micro-batch may not hold.
     columns = min(length, routes.prompt.shape[1])
     packed[:, :columns] = routes.prompt[layout.trunk][:, :columns]
+    # Prompts first: completions lie in the columns of their padding and overwrite it.
     packed = packed.flatten(0, 1)
     return packed.index_copy(0, layout.fed, routes.completion.flatten(0, 1)[layout.fed_place])
 
@@ -179,6 +185,7 @@ def from_packed(packed: torch.Tensor, layout: Pack, batch: Batch) -> RoutedExper
     columns = min(length, width)
     prompt = packed.new_full((rows, width, *routes_shape), UNKNOWN)
     prompt[:, :columns] = packed.view(sequences, length, *routes_shape)[layout.sequence][:, :columns]
+    # Behind its own prompt a row would find tokens of others in these columns.
     beyond = torch.arange(width, device=packed.device) >= batch.prompt_length[:, None]
     completion = packed.new_full((batch.completion.numel(), *routes_shape), UNKNOWN)
     completion = completion.index_copy(0, layout.fed_place, packed[layout.fed])
@@ -198,6 +205,7 @@ def demand_replay(models: RoutedModels) -> None:
     """Raises ModelError if the experts of the policy's tokens cannot be recorded and forced: replaying a
     pass's own must give its log-probabilities, and replaying others other ones."""
     batch, trunk = probe(models), models.networks["policy"].trunk
+    # In float32, so that rounding alone sends no token elsewhere.
     with plainly(models), torch.no_grad():
         with recorded(trunk) as choices:
             plain = models.forward_train(("policy",), batch)["policy"].logp

@@ -59,6 +59,7 @@ class Shards:
         mesh = init_device_mesh(device.type, (ranks.size,))
         self.root: Any = Root([*trunks, *heads, *values])
         units: list[Any] = [*(layer for trunk in trunks for layer in layers_of(trunk)), *values]
+        # The root last: it takes the parameters that no unit has taken before it.
         for unit in (*units, self.root):
             fully_shard(unit, mesh=mesh)
             # Each rank's loss has the weights of the whole minibatch, so that their gradients add up.

@@ -106,7 +106,7 @@ def numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         if isinstance(value, dict):
             yield from numbers(value)
         counts = name.endswith(("layer", "layers", "experts")) or name == "num_labels"
-        if counts and isinstance(value, int) and not isinstance(value, bool):
+        if counts and isinstance(value, int) and not isinstance(value, bool):  # True is an int too
             yield name, value
 
 
@@ -133,10 +133,12 @@ def files(location: str, **where: Any) -> tuple[Path, list[Path]]:
     would. No weight files where the hub has none under the usual names."""
     folder = Path(location)
     if folder.is_dir():
+        # Like transformers, which reads *.bin only where there is no safetensors file.
         weight_files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
         return folder / "config.json", weight_files
     from transformers.utils.hub import cached_file
 
+    # An absent file gives None instead of an error: not every model has an index, or safetensors.
     quiet = {"_raise_exceptions_for_missing_entries": False}
     config = cached_file(location, "config.json", **where)
     index = cached_file(location, "model.safetensors.index.json", **where, **quiet)

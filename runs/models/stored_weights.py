@@ -32,6 +32,7 @@ class StoredWeights:
 
     def clip(self, most: float) -> float:
         """Scale the gradient down to a norm of at most `most`. Returns its norm before."""
+        # Of sharded gradients the norm is a DTensor, whose parts must be added up over the ranks.
         return full_tensor(nn.utils.clip_grad_norm_(list(self.targets.values()), most)).item()
 
     def step(self, inner: torch.optim.Optimizer, update: int) -> None:
@@ -44,6 +45,7 @@ class StoredWeights:
         gradient_by_name: dict[str, torch.Tensor] = {}
         for name, p in self.parameters.items():
             target = self.targets[name]
+            # A master copy has taken the gradient over from its parameter.
             gradient = p.grad if target.grad is None else target.grad
             if gradient is not None:
                 gradient_by_name[name] = gradient
@@ -51,6 +53,7 @@ class StoredWeights:
 
     def clear(self) -> None:
         """Drop the gradients."""
+        # None instead of zeros: optimizers skip a parameter without gradient, and the memory is free.
         for p in (*self.parameters.values(), *self.targets.values()):
             p.grad = None
 
@@ -130,6 +133,7 @@ class RoundedWeights(StoredWeights):
     def clip(self, most: float) -> float:
         """The norm; the gradient is scaled when it is used, because in bfloat16 it would be rounded again."""
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        # In float32: a norm in bfloat16 has fewer than three digits.
         norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
         norm = torch.linalg.vector_norm(torch.stack(norms)).item() if norms else 0.0
         # As torch.nn.utils.clip_grad_norm_ does it.
@@ -185,6 +189,7 @@ def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> to
     noise = torch.randint(
         0, 2**16, values.shape, dtype=torch.int32, device=values.device, generator=generator
     )
+    # The lower half is cleared, so that the cast below is exact and rounds nothing.
     cut = (values.contiguous().view(torch.int32) + noise).bitwise_and_(-(2**16)).view(torch.float32)
     return cut.where(values.isfinite(), values).to(torch.bfloat16)
 
@@ -210,4 +215,5 @@ def stored(
         return MasterWeights(parameters, torch.device("cpu"))
     if not any(map(is_coarse, parameters.values())):
         return StoredWeights(parameters)
+    # By role, else policy and critic would be rounded by the same numbers.
     return MasterWeights(parameters) if master else RoundedWeights(parameters, derive(seed, "rounding", role))

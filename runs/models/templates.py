@@ -20,6 +20,7 @@ SECONDS: Final = 5.0
 MEMORY: Final = 2**30
 
 
+# No process is started before the first conversation.
 _pool = Pool(f"{template_worker.__name__}:renderer", SECONDS, MEMORY, workers=1)
 
 
@@ -34,7 +35,9 @@ def bound() -> None:
     import transformers.tokenization_utils_base
 
     module: Any = transformers.tokenization_utils_base
+    # A renamed function would leave templates without a bound, and nobody would notice.
     assert callable(module.render_jinja_template)
+    # Here, where the name was imported: a change in the module that defines it would have no effect.
     module.render_jinja_template = render
 
 

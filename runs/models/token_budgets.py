@@ -38,6 +38,7 @@ class RankOutOfMemory(OSError):
         self.lowered = dict(lowered)
 
     def __reduce__(self) -> tuple[type[RankOutOfMemory], tuple[Any, ...]]:
+        # It travels by pickle from rank to rank; OSError would make it again from errno and message.
         return type(self), (self.strerror, self.lowered)
 
 
@@ -86,6 +87,7 @@ class TokenBudget:
 
     def lower(self, size: int, why: str) -> None:
         """From now on, take half of `size`, at which memory ran out."""
+        # By what failed, which may be far below the limit.
         before, self.limit = self.limit, max(self.least, min(self.limit, size) // 2)
         self.times += 1
         self.lowered.append({"of": self.of, "before": before, "now": self.limit, "why": why})
@@ -150,6 +152,7 @@ def retry_smaller(attempt: Callable[[], T], smaller: Callable[[str], None]) -> T
         # After the except block: the error's traceback holds the failed attempt's tensors until it ends.
         gc.collect()
         if torch.cuda.is_available():
+            # Freed blocks stay in torch's cache in the sizes of the failed attempt.
             torch.cuda.empty_cache()
         smaller(why)
 
@@ -160,6 +163,7 @@ def portions(token_budget: TokenBudget, count: int, work: Callable[[range], None
     start = 0
 
     def attempt() -> int:
+        # By the limit of now, which a failed attempt has lowered.
         part = range(start, min(count, start + token_budget.limit))
         work(part)
         return part.stop

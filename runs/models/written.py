@@ -72,6 +72,7 @@ def path_of(tokenizer: Any, task: Written, problem: Problem, rng: random.Random)
         if number + 1 < len(turns):
             reply = task.reply(problem, turns[: number + 1])
             assert reply is not None
+            # A turn that the policy closed itself has its end token already.
             between = [end, *tokenizer.encode(reply)][tokens[-1] == end :]
             tokens += between
             targets += [None] * len(between)
@@ -94,6 +95,7 @@ def batch_of(paths: Sequence[DrawnEpisode], vocabulary: int) -> tuple[torch.Tens
         tokens[row, : len(sequence)] = torch.tensor(sequence)
         for position, following in enumerate(path.targets):
             for token, p in (following or {}).items():
+                # At the token before, whose logits predict it.
                 targets[row, len(path.prompt) + position - 1, token] = p
     return tokens, targets
 
@@ -103,6 +105,7 @@ def divergence(model: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch
     has_target = targets.sum(-1) > 0
     logp = model(input_ids=tokens).logits[has_target].log_softmax(-1)
     p = targets[has_target]
+    # 0 · log 0 is NaN, and most tokens have the target 0.
     total: torch.Tensor = (p * (p.clamp_min(1e-30).log() - logp)).sum(-1)
     return total
 

@@ -17,6 +17,7 @@ def buffers(config: Any, columns: int, dtype: torch.dtype | None) -> Any:
     return Cache(layers=[Buffer(columns, dtype) for _ in range(config.num_hidden_layers)])
 
 
+# Asked at every token, and a signature takes long to read.
 @functools.cache
 def cache_argument(forward: Callable[..., Any]) -> str:
     """What a model's class calls its cache. transformers 5.24 renamed it; 5.40 forgets the earlier name."""
@@ -38,6 +39,7 @@ class Buffer(DynamicLayer):
     def _allocate(self, keys: torch.Tensor, values: torch.Tensor, rows: int, columns: int) -> None:
         """Allocate buffers for so many rows and columns, with the heads and sizes of these states."""
         self.store = tuple(
+            # Unwritten columns are never shown, so that they need no value.
             states.new_empty((rows, states.shape[1], columns, states.shape[3]), dtype=self.dtype)
             for states in (keys, values)
         )
@@ -69,6 +71,7 @@ class Buffer(DynamicLayer):
         self.store = tuple(
             torch.cat(stores) for stores in zip(self.store, *(o.store for o in others), strict=True)
         )
+        # The views still show the old buffers.
         self._show(self.written)
 
     def keep_prompt(self, rows: int, columns: int) -> None:
@@ -76,6 +79,7 @@ class Buffer(DynamicLayer):
         assert self.keys is not None and self.values is not None
         self.prompt_keys: torch.Tensor = self.keys
         self.prompt_values: torch.Tensor = self.values
+        # The prompts' views keep their buffer; what is written from now on gets another one.
         self._allocate(self.keys, self.values, rows, columns)
 
     def select_prompts(self, prompts: torch.Tensor) -> None:
@@ -86,8 +90,10 @@ class Buffer(DynamicLayer):
         """Keep or repeat sequences; only written columns are copied."""
         moved = []
         for store in self.store:
+            # A copy first: a row may be written over one that is still to be read.
             selected = store[:, :, : self.written].index_select(0, rows)
             if len(rows) <= store.shape[0]:
+                # In the same memory: dropping sequences needs no second buffer.
                 store = store[: len(rows)]
             else:
                 store = store.new_empty((len(rows), *store.shape[1:]))

@@ -57,6 +57,7 @@ class Room:
         bare = {roles: self.template_tokens(problem) for roles, problem in alike.items()}
 
         def most_tokens(problem: Problem) -> int:
+            # A text may hold lone surrogates, which plain UTF-8 refuses.
             return bare[roles_of(problem)] + len(problem.text.encode("utf-8", "surrogatepass"))
 
         doubtful = (problem for problem in problems if most_tokens(problem) > most)
@@ -78,6 +79,7 @@ class Room:
             except DataError as error:
                 raise DataError(f"problem {problem.id}: {error}; or {remedy}") from None
             for message in problem.prompt:
+                # Templates strip the white space around a message.
                 if message.role != "assistant" and message.content.strip() not in rendered:
                     raise DataError(
                         f"problem {problem.id}: the model's chat template leaves out the message of the "
@@ -93,7 +95,7 @@ class Room:
         for split, count in used.items():
             if count:  # A split without problems raises DataError here, before the run needs it.
                 problems = task.problems(split)
-                self.first(count, problems, split)
+                self.first(count, problems, split)  # for its errors
                 counts[split] = len(self.too_long(problems)) if self.policy == "drop" else 0
         return {split: count for split, count in counts.items() if count}
 
@@ -106,6 +108,7 @@ def roles_of(problem: Problem) -> tuple[str, ...]:
 def dropped(config: RunConfig, loaded: Loaded) -> dict[str, int]:
     """The number of a run's prompts that are left out, by split. Raises DataError if they are refused."""
     used: dict[Split, int] = {
+        # Pairs of a file bring prompts of their own, which are checked as they are read.
         "train": 0 if config.sampler.kind == "preferences" else len(config.task.problems("train")),
         "validation": config.evaluate.problems,
         "test": config.evaluate.test_problems,

@@ -39,9 +39,11 @@ def hollow(language: Any) -> Any:
 def fill(language: Any, models: RoleModels) -> None:
     """Give a hollow copy of the policy, which has no adapter, its weights, gathered on this rank's device.
     Every rank must call this."""
+    # For its buffers: the parameters are empty yet.
     language.to(models.device)
     parameter_by_name = dict(language.named_parameters())
     for name, parameter in models.language.named_parameters():
+        # `RoleModels` gives the copy an adapter only later; `wake` fills that, too.
         if ADAPTED not in name:
             parameter_by_name[name.replace(BASE, ".")].data = full_tensor(parameter.detach())
 
@@ -54,6 +56,7 @@ class DealtSampler(HFSampler):
     ) -> None:
         super().__init__(copy, end, pad, rows, context)
         self.sharded = models
+        # The probes of `HFSampler` have used the weights; from here on the trainer needs the memory.
         self.awake = True
         self.sleep()
 
@@ -76,6 +79,7 @@ class DealtSampler(HFSampler):
         """Drop the weights."""
         if self.awake:
             for parameter in self.models.language.parameters():
+                # Only the memory goes: modules and names stay, by which `wake` fills them again.
                 parameter.data = parameter.data.new_empty(0)
             self.awake = False
 
@@ -94,7 +98,9 @@ class DealtSampler(HFSampler):
     ) -> list[list[Rollout]]:
         self.wake()
 
+        # `super` with arguments: in a nested function it would take `share` for the object.
         def sample_share(share: Sequence[Request]) -> list[list[Rollout]]:
             return super(DealtSampler, self).sample(share, limit, temperature, mixing) if share else []
 
+        # With fewer requests than ranks some ranks get none, but all must take part in gathering.
         return self.sharded.ranks.dealt(requests, sample_share)

@@ -66,11 +66,13 @@ class Decoding:
     ) -> None:
         self.models, self.network = models, models.networks["policy"]
         self.share, self.keeps, self.records = share, keeps, records
+        # Fused steps attend to prompts apart from completions (`attention`).
         self.fused = fused if share else None
         self.alive, self.owner = torch.arange(len(owner), device=models.device), owner
         if prefix_cache is not None:
             prompts = [prompt[length:] for prompt, length in zip(prompts, prefix_cache.lengths, strict=True)]
         width = max(map(len, prompts))
+        # Filled on the CPU and moved once: on a GPU each row would be a kernel of its own.
         tokens = torch.full((len(prompts), width), pad)
         token_mask = torch.zeros(len(prompts), width, dtype=torch.bool)
         for row, prompt in enumerate(prompts):  # left padding: every sequence writes the same column next
@@ -81,12 +83,15 @@ class Decoding:
         if prefix_cache is not None:
             token_mask = torch.cat([prefix_cache.seen, token_mask], -1)
         columns = before + width
+        # Positions count tokens and not columns: padding in front must not move a prompt.
         position = (token_mask.cumsum(-1) - 1).clamp(min=0)[:, before:]
+        # Shared prompts need no room behind them: completions get buffers of their own.
         states = self._prefill(tokens, token_mask, position, prefix_cache, 0 if share else limit)
         self.position = position[:, -1][owner]
+        # Asked once, because it waits for the device: without padding no step needs a mask.
         self.ragged = not bool(token_mask.all())
         self.column = self.prompt_columns = columns
-        self.logits = self._logits(states)[owner]
+        self.logits = self._logits(states)[owner]  # the head once per prompt, not per job
         if share:
             self.groups = Groups(owner, len(prompts))
             self._see(token_mask)
@@ -109,10 +114,10 @@ class Decoding:
     ) -> torch.Tensor:
         """Fill the cache, with room for `more` columns, from tokens (prompts, width), where `token_mask`
         (prompts, columns) is False for padding. Returns the last states (prompts, H)."""
-        # loads transformers
-
         width, columns = tokens.shape[1], token_mask.shape[1]
+        # Columns of an earlier batch come before all of these, so that every token may see them.
         causal = torch.ones(width, columns, dtype=torch.bool, device=tokens.device).tril(columns - width)
+        # Padding sees itself: a softmax over nothing would be NaN.
         itself = causal.triu(columns - width)
         # Some prompts at a time: while a layer computes a token, it holds much more than its key and value.
         at_once = max(1, PREFILL // width)
@@ -159,6 +164,7 @@ class Decoding:
             )
         if self.records:
             self.routes = stacked(choices)
+        # Left padding puts the last token of every row into the last column.
         return output.last_hidden_state[:, -1]  # type: ignore[no-any-return]
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
@@ -200,6 +206,7 @@ class Decoding:
             return table(drawn)  # type: ignore[no-any-return]
         blend = (table(mixture.token) * mixture.weight[..., None]).sum(1)
         mixes = mixture.weight.sum(-1, keepdim=True) > 0
+        # Weights of 0 stand for the plain token: their sum would be a zero vector.
         return torch.where(mixes, blend, table(drawn))
 
     def _select(self, keep: torch.Tensor) -> None:
@@ -212,6 +219,7 @@ class Decoding:
             return
         prompts, owner = self.groups.owner[keep].unique(return_inverse=True)
         self.groups = Groups(owner, len(prompts))
+        # Only then, since it copies the keys and values of all prompts that stay.
         if len(prompts) < len(self.seen):
             self._see(self.seen[prompts])
             for layer in self.cache.layers:
@@ -224,6 +232,7 @@ class Decoding:
         row's `key` and `value` (R, K, T, D), in one softmax. Returns (R, K, r, D). Each of K key heads serves
         r heads."""
         groups, repeat = self.groups, query.shape[2]
+        # All queries of a prompt in one product, so that a step reads its keys once.
         prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
         if self.ragged:
             prompt.masked_fill_(self.padding, float("-inf"))
@@ -275,6 +284,7 @@ class PrefixCache:
 
     def _columns(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         heads, size = pieces[0].shape[1], pieces[0].shape[3]
+        # Zeros: a masked weight of 0 times whatever lay in the memory could be NaN.
         out = pieces[0].new_zeros((len(self.lengths), heads, self.columns, size))
         for (batch, index, _), piece in zip(self.parts, pieces, strict=True):
             out[index, :, : batch.column] = piece
@@ -295,6 +305,7 @@ class KeptBatches:
         part of it."""
         for row, (prompt, completion) in enumerate(zip(prompts, written, strict=True)):
             for count in range(1, len(completion) + 1):
+                # Without the last token, which was never fed: the batch has no key of it.
                 self.jobs[(*prompt, *completion[: count - 1])] = (batch, row, count)
         # Longest first, so that `find` takes the prefix that saves most.
         self.lengths = sorted({len(tokens) for tokens in self.jobs}, reverse=True)
@@ -304,6 +315,7 @@ class KeptBatches:
         prefixes = []
         for prompt in prompts:
             for size in self.lengths:
+                # At least one token must be left to feed, since its state gives the next logits.
                 if size < len(prompt) and (job := self.jobs.get(prompt[:size])):
                     prefixes.append((*job, size))
                     break
@@ -318,7 +330,8 @@ class Groups:
     def __init__(self, owner: torch.Tensor, prompts: int) -> None:
         self.owner, self.prompts, self.rows = owner, prompts, len(owner)
         count = owner.bincount(minlength=prompts)
-        self.most = int(count.max())
+        self.most = int(count.max())  # a shape: the device must be waited for
+        # Stable: rows in the order of their prompts keep their cells (`regular`).
         order = owner.argsort(stable=True)
         rank = torch.arange(self.rows, device=owner.device) - (count.cumsum(0) - count)[owner[order]]
         self.cell = torch.empty_like(owner)
@@ -382,6 +395,7 @@ def attend(
     layer = decoding.cache.layers[module.layer_idx]
     rows, heads, _one, size = query.shape
     query = query.reshape(rows, key.shape[1], heads // key.shape[1], size)
+    # The queries are scaled, not the scores, which are far more numbers.
     out = decoding.attention(layer, query * (size**-0.5 if scaling is None else scaling), key, value)
     return out.reshape(rows, 1, heads, value.shape[-1]), None
 
@@ -392,6 +406,7 @@ def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
     prompts do not give what the model's own forward pass gives, in float32."""
     sequence_length = length(models)
     tokens = random_tokens(models, 2, sequence_length)
+    # Of two lengths, so that the probe has padding.
     prompts = [
         tokens[0, : max(1, sequence_length - 3)].tolist(),
         tokens[0, :1].tolist() + tokens[1, : sequence_length // 3].tolist(),
@@ -415,13 +430,16 @@ def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
         return (logp - exact).abs()
 
     rounds = models.dtype != torch.float32
+    # How far repeated prompts are off: the measure for the other ways.
     usual = off(None).mean().item() if rounds else 0.0
 
     def same(fused: bool) -> bool:
         try:
+            # In float32 a wrong part shows; in the run's precision, one that computes too coarsely.
             with plainly(models):
                 proved = off(fused).max().item() <= SAME
             return proved and (not rounds or off(fused).mean().item() <= COARSER * usual)
+        # Whatever fails is decoded by repeated prompts, which are proven above.
         except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
@@ -440,6 +458,7 @@ def forced(
 ) -> tuple[torch.Tensor, list[list[int]]]:
     """Log-probabilities (3, V) behind three completions of two tokens, and the whole texts so far; the first
     and the last belong to the first prompt."""
+    # A prompt's rows stand apart and are not equally many, so that the grid of `Groups` needs its indices.
     owner = torch.tensor([0, 1, 0], device=models.device)
     stopped = torch.zeros(3, dtype=torch.bool, device=models.device)
     drawn = random_tokens(models, 2, 3)

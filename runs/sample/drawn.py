@@ -14,6 +14,7 @@ from grpobench.runs.sample.sampler import Mixing, Request, Sampler
 def demand_sampler(sampler: object, made_by: object) -> None:
     """Raises ReturnError if what a class or factory made is no sampler."""
     needed = [name for name in ("exact", "max_logprob_gap") if not hasattr(sampler, name)]
+    # The protocol's own `sample` only raises NotImplementedError.
     if isinstance(sampler, Sampler) and type(sampler).sample is not Sampler.sample and not needed:
         return
     name = getattr(made_by, "__qualname__", str(made_by))
@@ -32,10 +33,12 @@ def draw(
     """The sampler's completions of each request. Raises ReturnError for those of another's sampler that are
     not as asked: their number, their lengths, their log-probabilities."""
     rollouts = (
+        # A sampler of somebody else need not know `mixing`.
         sampler.sample(requests, limit, temperature, mixing)
         if mixing is not None
         else sampler.sample(requests, limit, temperature)
     )
+    # Samplers of the suite have its tests, and to look at every token takes time.
     if not type(sampler).__module__.startswith("grpobench."):
         demand(sampler, requests, limit, rollouts)
     return rollouts
@@ -74,6 +77,7 @@ def flaw_of(rollout: object, limit: int) -> tuple[str, str] | None:
     if not isinstance(logp, np.ndarray) or logp.shape != (length,):
         shape = logp.shape if isinstance(logp, np.ndarray) else described(logp)
         return f"sampler_logp {shape}", f"a NumPy array ({length},), a log-probability for each token"
+    # Rounding may leave the log-probability of a certain token a little above 0.
     if not np.isfinite(logp).all() or (logp > 1e-3).any():
         return f"sampler_logp from {logp.min()} to {logp.max()}", "finite log-probabilities, at most 0"
     return None

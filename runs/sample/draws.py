@@ -36,11 +36,12 @@ class Draws:
         truncation: Truncation = FULL,
     ) -> None:
         self.temperature, self.truncation = temperature, truncation
+        # Made on the CPU, so that every device gets the same numbers.
         self.noise = None if temperature == 0 else uniforms(seeds, limit).to(device)
         """(jobs, limit) numbers in [0, 1); None in a greedy batch."""
         self.greedy = torch.tensor([seed == GREEDY for seed in seeds], device=device)
         """Bool (jobs,): decoded greedily although the batch is sampled."""
-        self.some_greedy = GREEDY in seeds
+        self.some_greedy = GREEDY in seeds  # known without asking the device
 
     def draw(
         self, t: int, alive: torch.Tensor, logp: torch.Tensor
@@ -62,7 +63,7 @@ class WrittenTokens:
         self.tokens = torch.full((jobs, limit), pad, device=device)
         self.logp = torch.zeros(jobs, limit, device=device)
         self.entropy = torch.zeros_like(self.logp)
-        self.length = torch.full((jobs,), limit, device=device)
+        self.length = torch.full((jobs,), limit, device=device)  # of jobs that never stop
         self.stopped = torch.zeros(jobs, dtype=torch.bool, device=device)
 
     def add(
@@ -90,8 +91,10 @@ class WrittenTokens:
         left."""
         if len(alive) == len(self.jobs):
             return values
+        # By identity: to compare values would wait for the device.
         if alive is not self.alive:
             self.alive = alive
+            # `alive` ascends; a job beyond its last one would get an index out of range.
             self.row_of_job = torch.searchsorted(alive, self.jobs).clamp(max=len(alive) - 1)
         return torch.where(alive[self.row_of_job] == self.jobs, values[self.row_of_job], other)
 
@@ -110,6 +113,7 @@ class WrittenTokens:
             Rollout(
                 prompt=prompt,
                 completion=tuple(tokens[row, :length].tolist()),
+                # Copies: a view would keep the arrays of the batch as long as the rollout.
                 sampler_logp=logp[row, :length].copy(),
                 stopped=stopped[row],
                 mixture=None if feeds is None else (feeds[0][row, :length], feeds[1][row, :length]),
@@ -138,6 +142,7 @@ def choose(
     if uniform is None:
         drawn = logp.argmax(-1)
     else:
+        # Of the full distribution, also where another token is drawn below.
         drawn, entropy = draw(logp, uniform)
         full = logp
         if truncation.active:
@@ -145,6 +150,7 @@ def choose(
             drawn, _ = draw(logp, uniform)
         if greedy is not None:
             drawn = torch.where(greedy, full.argmax(-1), drawn)
+            # Greedy tokens are chosen from the full distribution, and their log-probabilities are of that.
             logp = torch.where(greedy[:, None], full, logp) if truncation.active else logp
     return drawn, logp.gather(-1, drawn[:, None]).squeeze(-1), entropy
 
@@ -155,6 +161,7 @@ def truncate(logp: torch.Tensor, truncation: Truncation) -> torch.Tensor:
     truncated = logp
     if 0 < truncation.top_k < logp.shape[-1]:
         least = truncated.topk(truncation.top_k).values[:, -1:]
+        # Renormalized here, because top_p and min_p are shares of what top_k leaves.
         truncated = truncated.masked_fill(truncated < least, -math.inf).log_softmax(-1)
     if truncation.min_p:
         least = truncated.amax(-1, keepdim=True) + math.log(truncation.min_p)
@@ -200,5 +207,7 @@ def invert(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     # token lies.
     total = cumulative[:, -1:]
     quantile = torch.minimum((uniform.double()[:, None] * total).long(), total - 1)
+    # `right`, by which a token of probability 0 has an empty interval and is never drawn.
     drawn = torch.searchsorted(cumulative, quantile, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
+    # In place: a fourth tensor in float64 would leave a core's cache (`CACHED`).
     return drawn, -wide.mul_(probability).sum(-1).to(logp.dtype)

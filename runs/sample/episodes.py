@@ -92,6 +92,7 @@ def play(
         requests = [
             Request(
                 history,
+                # A seed's numbers begin anew in every call: all turns would draw by the same ones.
                 tuple(e.seed if turn == 0 else derive(e.seed, "turn", turn) for e in alike),
                 truncation,
             )
@@ -100,7 +101,9 @@ def play(
         for alike, sampled in zip(together.values(), draw(sampler, requests, room, temperature), strict=True):
             for episode, rollout in zip(alike, sampled, strict=True):
                 episode.take(rollout.completion, rollout.sampler_logp, rollout.entropy)
+        # No reply behind the last turn, after which nobody writes.
         if turn + 1 < task.turns:
+            # A reply is appended only if a turn of full length fits behind it.
             live = [e for e in live if not e.ended and e.answer(limit - room)]
         if not live:
             break
@@ -133,12 +136,14 @@ class Episode:
         """Add the policy's next turn, up to the sign that ends it. Tokens after the sign are dropped."""
         turn = tokens[: turn_length(self.loaded, tokens, self.task.turn_end)]
         self.tokens += turn
+        # Not strict: tokens behind the sign were sampled, too, and are dropped here.
         self.logp += [float(p) for p, _ in zip(logp, turn, strict=False)]
         self._spread(None if entropy is None else [float(h) for h, _ in zip(entropy, turn, strict=False)])
         self.written += [True] * len(turn)
         self.turns.append(self.loaded.decode(turn))
         self.reply = self.task.reply(self.problem, self.turns)
         self.ended = self.reply is None
+        # Behind a turn with an end token nothing would be added, and `spans_of` would see one turn.
         if self.reply == "":
             raise ValueError(f"task {self.task.name}: an environment's reply must not be empty")
 
@@ -173,6 +178,7 @@ class Episode:
 def turn_length(loaded: Loaded, tokens: Sequence[int], sign: str) -> int:
     """Tokens of a turn up to the one that completes `sign` behind some text; all of them where none does."""
     if sign and sign in loaded.decode(tokens).lstrip():
+        # By the text of all tokens so far: a sign may begin in one token and end in another.
         for count in range(1, len(tokens) + 1):
             if sign in loaded.decode(tokens[:count]).lstrip():
                 return count
@@ -183,6 +189,7 @@ def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
     """The tokens between two turns: an end token and the reply or, if the model has a chat template, the
     template's next message from the user with its cue for an answer."""
     if loaded.templated:
+        # Templates refuse a conversation that does not begin with the user and alternate.
         talk = [("user", "."), ("assistant", ANCHOR), ("user", reply)]
         rendered: str = loaded.tokenizer.apply_chat_template(
             [{"role": role, "content": text} for role, text in talk],
@@ -190,7 +197,9 @@ def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
             tokenize=False,
         )
         reply = rendered.partition(ANCHOR)[2]
+    # Without special tokens: a start token belongs to the beginning of the prompt.
     tokens = tuple(loaded.tokenizer.encode(reply, add_special_tokens=False))
+    # The template closes the turn itself.
     if tokens[:1] and tokens[0] in loaded.end:
         return tokens
     usual = loaded.tokenizer.eos_token_id

@@ -105,6 +105,7 @@ class Fused:
     def _layer(self, layer: Any) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
         before, behind = layer.input_layernorm, layer.post_attention_layernorm
+        # In the weights, where the softmax's scale costs nothing at any token.
         scaled = (attention.scaling, 1.0, 1.0)
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         biases = [part.bias for part in parts]
@@ -137,6 +138,7 @@ class Fused:
         rows = [
             part.weight if low else adapters.merged(part) for part, low in zip(parts, beside, strict=True)
         ]
+        # Not times 1, which would copy the weights.
         rows = [row if scale == 1 else row * scale for row, scale in zip(rows, scales, strict=True)]
         ups = [
             (low[1] * scale).t() if low else torch.zeros(0, len(row), device=row.device)
@@ -145,6 +147,7 @@ class Fused:
         rows += [low[0] for low in beside if low]
         stacked_weight = torch.cat(rows) if len(rows) > 1 else rows[0]
         weight = self._laid_out(stacked_weight if norm is None else stacked_weight * norm)
+        # In blocks, so that each adapter reaches the columns of its own layer alone.
         return Product(weight, torch.block_diag(*ups).to(self.dtype) if any(beside) else None)
 
     def _laid_out(self, weight: torch.Tensor) -> torch.Tensor:
@@ -160,6 +163,7 @@ class Fused:
         position = torch.arange(columns, device=self.norm.device)[None]
         cos, sin = self.trunk.rotary_emb(self.norm, position)
         half = self.size // 2
+        # With the sign of the rotation in the table, once per batch instead of once per token.
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         return cos[0, :, None].float(), sin[0, :, None].float()
 
@@ -169,6 +173,7 @@ class Fused:
         rows, turned = len(x), self.heads + self.key_heads
         for layer, layer_cache in zip(self.layers, run.cache.layers, strict=True):
             states = layer.qkv(normed(x, layer.epsilon[0]).to(self.dtype), layer.qkv_bias)
+            # In float32, as the table of cosines and sines makes it under autocast.
             states = states.float().view(rows, turned + self.key_heads, self.size)
             both = states[:, :turned]
             both = (both * cos).addcmul_(both.roll(self.size // 2, -1), sin)
@@ -179,11 +184,13 @@ class Fused:
             states = layer.gate_up(normed(x, layer.epsilon[1]).to(self.dtype))
             gate, up = states.chunk(2, -1)
             x = self._added(x, F.silu(gate).mul_(up), layer.down)
+        # The last norm stays apart: with it in the weights the head, the largest matrix, would be copied.
         return F.linear((normed(x, self.epsilon) * self.norm).to(self.dtype), self.head).float()
 
     def _added(self, x: torch.Tensor, states: torch.Tensor, product: Product) -> torch.Tensor:
         """x (R, H) plus the product with `states`. The residual stays in float32."""
         if self.dtype == torch.float32:
+            # No `up` to add: in float32 an adapter is part of the weight.
             return torch.addmm(x, states, product.weight)
         return x + product(states.to(self.dtype)).float()
 

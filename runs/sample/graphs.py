@@ -127,6 +127,7 @@ class LayerCache:
     def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write (R, K, 1, D) into the current column. Returns the bucket's columns, written or not."""
         for store, states in ((self.keys, keys), (self.values, values)):
+            # By a tensor: a column given as a number would be recorded and never move again.
             store.index_copy_(2, self.cursor.last, states.to(store.dtype))
         width = self.cursor.width
         return self.keys[:, :, :width], self.values[:, :, :width]
@@ -134,6 +135,7 @@ class LayerCache:
     def put_prompts(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """The columns of prompts (p, K, n, D) at the right end; the rest is padding."""
         for store, states in ((self.prompt_keys, keys), (self.prompt_values, values)):
+            # What an earlier batch left is masked, but must be a number, too.
             store.zero_()
             store[: len(states), :, store.shape[2] - states.shape[2] :] = states
 
@@ -157,11 +159,12 @@ class StaticBatch:
         self.cache = SimpleNamespace(
             layers=[LayerCache(grid, self.cursor, *states) for states in prompt_states]
         )
+        # Every prompt has as many cells, so that no step needs indices (`regular`).
         self.groups = Groups(torch.arange(rows, device=device) // grid.most, grid.prompts)
         shape = (rows, grid.columns)
         self.padding = torch.ones(grid.prompts, 1, 1, grid.prompt_columns, dtype=torch.bool, device=device)
         self.rotary = fused.rotary(grid.prompt_columns + grid.columns + 1)
-        self.noise = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.noise = torch.zeros(shape, dtype=torch.float64, device=device)  # as `uniforms` draws them
         self.greedy = torch.zeros(rows, dtype=torch.bool, device=device)
         self.tokens = torch.zeros(shape, dtype=torch.long, device=device)
         self.logp, self.entropy = (torch.zeros(shape, device=device) for _ in range(2))
@@ -186,10 +189,13 @@ class StaticBatch:
         """Feed the embeddings of the tokens drawn last, and draw the next ones. Attention sees the first
         `width` columns of the completions. This is what a graph records: nothing in it waits for the
         device, and no shape depends on a value."""
+        # A number, since shapes are fixed in a recording: each width has one of its own.
         self.cursor.width = width
+        # In place, like everything here: a replay reads and writes where the recording did.
         self.position.add_(1)
         cos, sin = (table.index_select(0, self.position) for table in self.rotary)
         logits = self.fused.step(self, self.embedding, cos, sin)
+        # Only now: the key of the token drawn last belongs into its column, not into the next one.
         self.last.add_(1)
         self.choose(logits)
 
@@ -201,6 +207,7 @@ class StaticBatch:
         prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
         prompt.masked_fill_(self.padding, float("-inf"))
         completion_scores = query @ key.transpose(-1, -2)
+        # Compared on the device: a recorded step is the same one for every token.
         completion_scores.masked_fill_(self.column[: self.cursor.width] > self.last, float("-inf"))
         scores = torch.cat([groups.scatter(prompt, repeat), completion_scores], -1)
         weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
@@ -212,6 +219,7 @@ class StaticBatch:
     def choose(self, logits: torch.Tensor) -> None:
         """Draw token number `last` from logits (R, V) and record it, as `Draws` and `WrittenTokens` do."""
         grid = self.grid
+        # At temperature 0 the log-probabilities are those of 1.
         logits = logits if grid.temperature in (0.0, 1.0) else logits / grid.temperature
         logp = logits.log_softmax(-1)
         uniform = self.noise.index_select(1, self.last).squeeze(1) if grid.temperature else None
@@ -234,6 +242,7 @@ class StaticBatch:
                 self.step(width)
                 return
             if width not in self.steps:
+                # Not what a step writes into its column: the step that counts writes it again.
                 state = (self.last, self.position, self.length, self.stopped, self.drawn)
                 self.steps[width] = self.recorder.record(functools.partial(self.step, width), state)
             self.steps[width]()
@@ -252,6 +261,7 @@ class StaticBatch:
         self.put_padding(~batch.seen)
         for layer, computed_layer in zip(self.cache.layers, batch.cache.layers, strict=True):
             layer.put_prompts(computed_layer.prompt_keys, computed_layer.prompt_values)
+        # Zeros in empty cells, which draw a token that nobody reads.
         logits = batch.logits.new_zeros((self.grid.rows, batch.logits.shape[1]))
         logits[cells] = batch.logits
         with unordered():
@@ -260,7 +270,7 @@ class StaticBatch:
     def clear(self, limit: int) -> None:
         """Every cell is empty: it has ended before it began."""
         self.stopped.fill_(True)
-        self.length.fill_(limit)
+        self.length.fill_(limit)  # of a sequence that never ends
         self.position.zero_()
         self.drawn.zero_()
 
@@ -317,9 +327,11 @@ class Graphs:
         self.keeps = sum(tensor.nbytes for tensor in new) <= KEPT
         if self.keeps and self.weights is not None:
             for ours, theirs in zip(tensors(self.weights), new, strict=True):
+                # Into the same memory, from which recorded steps read.
                 ours.copy_(theirs)
         elif self.keeps:
             try:
+                # `fused` shares some tensors with the model, which recorded steps must not read.
                 self.weights = cloned(fused)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
@@ -333,9 +345,11 @@ class Graphs:
             held_bytes = sum(tensor.nbytes for tensor in new) + sum(
                 static_batch.nbytes for static_batch in self.batches.values()
             )
+            # Both together: the steps of a batch read these weights.
             if not self.keeps or held_bytes > KEPT:
                 self.batches.clear()
                 self.weights = None
+            # The first ones were used longest ago (`_batch`).
             for grid in list(self.batches)[:-MOST_KEPT]:
                 del self.batches[grid]
 
@@ -351,7 +365,7 @@ class Graphs:
         with self._emptied_by_failure():
             static = self._batch(grid, batch, written.end)
             static.fill(batch, draws, cells, limit)
-            for t in range(1, limit):
+            for t in range(1, limit):  # `fill` has drawn the first token
                 safe_point()
                 if t % CHECK_INTERVAL == 0:
                     unfinished = ~static.stopped[cells]
@@ -359,10 +373,12 @@ class Graphs:
                     if not count:
                         break
                     if 2 * count <= static.grid.rows:
+                        # Before the move, in which the rows that have ended stay behind.
                         static.write(written, jobs, cells)
                         static, jobs, cells = self._smaller(
                             static, batch, jobs[unfinished], cells[unfinished], t
                         )
+                # Outside of the recording: the table is the model's own tensor, which may move.
                 static.embedding.copy_(embed(static.drawn))
                 static.advance(min(static.grid.columns, bucket_width(t)))
             static.write(written, jobs, cells)
@@ -380,6 +396,7 @@ class Graphs:
         assert self.weights is not None
         static_batch = self.batches.pop(grid, None)
         if static_batch is None or not torch.equal(static_batch.end, end):
+            # A clone of the end tokens, because recorded steps read that very tensor.
             static_batch = StaticBatch(grid, self.weights, batch, end.clone(), self.recorder)
         self.batches[grid] = static_batch  # the last one used comes last
         return static_batch
@@ -393,6 +410,7 @@ class Graphs:
         groups = Groups(owner, len(prompts))
         old = static.grid
         rows, most = size_of(len(prompts), groups.most)
+        # Rounded up to a bucket, the grid may not be that much smaller.
         if 2 * rows * most > old.rows:
             return static, jobs, cells
         grid = dataclasses.replace(old, prompts=rows, most=most)
@@ -503,10 +521,12 @@ def gaps_to_fused(graphs: Graphs, pad: int) -> torch.Tensor:
         tokens[1, : max(1, sequence_length // 3)].tolist(),
     ]
     owner = torch.tensor([0, 1, 0], device=models.device)
+    # No token ends a completion, so that all three columns are compared.
     never = torch.tensor([-1], device=models.device)
     draws, written = Draws(range(3), 3, 1.0, models.device), WrittenTokens(3, 3, pad, never)
     fused = Fused(models)
     with graphs.using(fused):
+        # Without room for completions, which a grid has itself.
         batch = Decoding(models, prompts, owner, 0, pad, True, fused=fused)
         graphs.decode(batch, draws, written)
     reference = Decoding(models, prompts, owner, 3, pad, True, fused=fused)

@@ -72,6 +72,7 @@ class HFSampler(Sampler):
         self.token_budget = TokenBudget("sequences decoded (sampler.max_batch_size)", rows)
         self.copies = TokenBudget("copies of the policy's weights to decode with", 1, least=0)
         self.context = context
+        # In float32 only the order of sums differs between sampler and trainer.
         self.exact = models.dtype == torch.float32
         self.records = models.router_replay == "R3"
         """Whether rollouts carry the experts that their tokens were sent to."""
@@ -116,7 +117,9 @@ class HFSampler(Sampler):
         rollouts_by_request: list[list[Rollout | None]] = [
             [None] * len(request.seeds) for request in requests
         ]
+        # Histories are looked up by tokens, which say nothing of mixtures.
         new_history = None if self.history is None or mixing is not None else KeptBatches()
+        # Once per call, during which the weights stay as they are.
         fused = self._fused()
         call = Call(requests, limit, temperature, shared_truncation(requests), mixing, new_history, fused)
 
@@ -135,6 +138,7 @@ class HFSampler(Sampler):
         except NoRoom as error:
             if graphs is None or self.graphs is None:
                 raise
+            # Repeated below: here the traceback still holds the failed attempt's tensors.
             no_room = str(error)
         if no_room:
             # Graphs need memory of their own: without them as many sequences as at first may fit.
@@ -142,6 +146,7 @@ class HFSampler(Sampler):
             self.token_budget.limit = self.token_budget.initial
             portions(self.token_budget, len(jobs), decode, single)
         if self.history is not None:
+            # The batches before are dropped: a next turn continues from this one alone.
             self.history = new_history or KeptBatches()
         return [[rollout for rollout in group if rollout is not None] for group in rollouts_by_request]
 
@@ -186,6 +191,7 @@ class HFSampler(Sampler):
         interval = CHECK_INTERVAL_CPU if device.type == "cpu" else CHECK_INTERVAL
         for t in range(limit):
             safe_point()
+            # At temperature 0 the log-probabilities are those of 1.
             logits = batch.logits if call.temperature in (0.0, 1.0) else batch.logits / call.temperature
             logp = logits.log_softmax(-1)
             drawn, chosen, entropy = draws.draw(t, batch.alive, logp)
@@ -194,6 +200,7 @@ class HFSampler(Sampler):
             if t + 1 == limit or (checks and bool(written.stopped[batch.alive].all())):
                 break
             mixture = None if feeds is None else feeds.mix(t, batch.alive, drawn, logits, written)
+            # Sequences are dropped only where the device is waited for anyway.
             batch.advance(drawn, written.stopped if checks else None, mixture)
             if routes is not None:
                 routes.add(t, batch)
@@ -247,6 +254,7 @@ class Routes:
 
     def put_into(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts of all jobs, with their routes."""
+        # One transfer for the batch, as for its tokens.
         prompts, completions = self.prompt.cpu().numpy(), self.completion.cpu().numpy()
         owner, routed_rollouts = self.owner.tolist(), []
         for row, rollout in enumerate(rollouts):
@@ -265,6 +273,7 @@ class MixedFeeds:
     def __init__(self, mixing: Mixing, draws: Draws, limit: int) -> None:
         assert draws.noise is not None
         self.mixing, self.noise, self.limit = mixing, draws.noise, limit
+        # A clone: it grows in place, and the draws need theirs.
         self.plain = draws.greedy.clone()
         """Bool (jobs,): fed plain tokens from now on."""
         self.mixed: list[tuple[int, torch.Tensor, Mixture]] = []
@@ -275,6 +284,7 @@ class MixedFeeds:
     ) -> Mixture | None:
         """What to feed the jobs `alive` (R,) instead of their t-th tokens `drawn` (R,); None: the tokens."""
         tail = written.tokens[:, max(0, t + 1 - TAIL) : t + 1]
+        # Only of rows that still mix, since looking for the marker decodes text.
         self.plain |= _begun(self.mixing, tail, alive[~self.plain[alive]])
         rows = (~(self.plain | written.stopped)[alive]).nonzero().squeeze(-1)
         # The second number of a token is derived from the first one's low bits: so mixing does not change

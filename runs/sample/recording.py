@@ -46,6 +46,7 @@ class StepRecorder:
     def _record(self, step: Callable[[], None], state: list[torch.Tensor]) -> Callable[[], None]:
         before = [tensor.clone() for tensor in state]
         # Libraries allocate and load at their first call, which a recording must not do: run the step once.
+        # On a stream of its own, as torch demands of work before a recording.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -145,7 +145,7 @@ def pack_groups(
         stopped=torch.tensor([r.stopped for r in rollouts], dtype=torch.bool, device=device),
         reward=_floats([groups[number].reward[index] for number, index in rows], device),
         scores=_scores(groups, rows, device),
-        weights=groups[0].weights if groups else {},
+        weights=groups[0].weights if groups else {},  # the same in every group
         mixture=_mixture(rollouts, device),
         routed_experts=_routed_experts(rollouts, device),
         greedy_reward=_greedy_reward(groups, rows, device),
@@ -165,6 +165,7 @@ def graded_rows(groups: Sequence[Group], sampled: Sequence[Group]) -> list[int]:
     of those that were sampled."""
     starts, rows = {}, 0
     for group in sampled:
+        # By identity: a group has lists, and so no hash.
         starts[id(group)] = rows
         rows += len(group.rollouts)
     return [

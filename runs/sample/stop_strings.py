@@ -23,6 +23,7 @@ def end_after(rollout: Rollout, strings: Sequence[str], decode: Callable[[Sequen
 
     if not complete(len(rollout.completion)):
         return rollout
+    # Bisection, because a longer text has the strings of a shorter one.
     count = bisect.bisect_left(range(len(rollout.completion)), True, key=complete)
     mixture, routes = rollout.mixture, rollout.routed_experts
     return dataclasses.replace(

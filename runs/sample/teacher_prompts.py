@@ -65,6 +65,7 @@ def teacher_prompts(
     tokens_by_demonstration: dict[str, tuple[int, ...]] = {}
 
     def encoded(demonstration: str) -> tuple[int, ...]:
+        # One success is shown to all other completions of its group.
         if demonstration not in tokens_by_demonstration:
             tokens_by_demonstration[demonstration] = loaded.encode(
                 filled(settings.template, group.problem.prompt, demonstration)
@@ -80,6 +81,7 @@ def teacher_prompts(
             (
                 prompt
                 for other, text in right
+                # The teacher of a completion must not be shown that very completion.
                 if other != index and len(prompt := encoded(text)) + len(rollout.completion) <= loaded.context
             ),
             NONE,

@@ -72,6 +72,7 @@ class AheadSampler(HFSampler):
     def begin_next(self, work: StepRequest, weights: Weights) -> None:
         """Let the other process sample, if it has nothing else to do."""
         if self.pending is None:
+            # Copies: torch sends a tensor by sharing its memory, in which this step's updates would show.
             self._send(SamplingOrder(work, tuple(weights), flattened(weights.values())))
 
     def take_next(self, work: StepRequest, weights: Callable[[], Weights]) -> list[list[Rollout]]:
@@ -83,17 +84,20 @@ class AheadSampler(HFSampler):
         for _ in range(MOST_DEATHS):
             assert self.pending is not None and self.connection is not None and self.process is not None
             try:
+                # `recv` alone would wait without a safe point for as long as the other process samples.
                 while not self.connection.poll(LOOK):
                     safe_point()
                 outcome = self.connection.recv()
             except (EOFError, OSError):
+                # Join first: the process has an exit code only then.
                 self.process.join()
                 why = death(self.process.exitcode)
                 warnings.warn(f"the process that samples {why}; another one takes over", stacklevel=2)
-                order = self.pending
+                order = self.pending  # `close` forgets it
                 self.close()
                 self._send(order)
                 continue
+            # Before an error is raised: the other process has done its work either way.
             self.pending = None
             if isinstance(outcome, Exception):
                 raise outcome
@@ -104,6 +108,7 @@ class AheadSampler(HFSampler):
         """End the other process."""
         if self.process is not None and self.connection is not None:
             self.connection.close()  # at which it ends, unless it is in the middle of something
+            # One that still samples does not look at its connection, so that waiting longer is of no use.
             self.process.join(LOOK if self.pending else GRACE)
             self.process.kill()
             self.process.join()
@@ -118,6 +123,7 @@ class AheadSampler(HFSampler):
             self.connection.send(order)
 
     def _start(self) -> None:
+        # CUDA cannot be used in a fork, nor threads that the parent had.
         context = torch.multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         with without_interrupts(), without_main():
@@ -128,6 +134,7 @@ class AheadSampler(HFSampler):
                 daemon=True,
             )
             self.process.start()
+        # While this process holds that end as well, the death of the other one would not show.
         other.close()
 
 
@@ -136,6 +143,7 @@ def flattened(tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
         by_dtype.setdefault(tensor.dtype, []).append(tensor.detach().flatten())
+    # cat copies a single tensor, too.
     return tuple(torch.cat(of_dtype) for of_dtype in by_dtype.values())
 
 
@@ -144,6 +152,7 @@ def adopt(order: SamplingOrder, parameters: Mapping[str, torch.Tensor]) -> None:
     """Give parameters the weights of an order."""
     offset_by_dtype = {tensor.dtype: 0 for tensor in order.flat}
     flat = {tensor.dtype: tensor for tensor in order.flat}
+    # In the order in which `flattened` put them behind each other.
     for name in order.names:
         parameter = parameters[name]
         start, count = offset_by_dtype[parameter.dtype], parameter.numel()
@@ -154,14 +163,16 @@ def adopt(order: SamplingOrder, parameters: Mapping[str, torch.Tensor]) -> None:
 def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, threads: int) -> None:
     """The main function of the other process: sample what is asked for until the run's process is gone."""
     die_with(parent)
+    # First ignored, then unblocked: a Ctrl-C from before is still pending.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the run's process decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # the run's process says the same
     torch.set_num_threads(threads)
     deterministic(config.model.deterministic)
     if torch.cuda.is_available():
-        torch.cuda.set_device(1 % torch.cuda.device_count())
+        torch.cuda.set_device(1 % torch.cuda.device_count())  # the first one trains
+    # With the warm start: under an adapter an order holds that alone, beside the weights from here.
     loaded, _ = initial_policy(config)
     models = RoleModels(
         loaded.model,
@@ -192,5 +203,6 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
                 truncation=truncation_of(config.sampler),
             )
         except Exception as error:
+            # Raised by the run's process: here nobody would see it.
             outcome = error
         connection.send(outcome)

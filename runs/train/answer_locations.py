@@ -25,6 +25,7 @@ def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
     start = text.rfind(marker) if marker else -1
     length = len(rollout.completion)
     breaks = [match.start() for match in BREAK.finditer(text, 0, start if start >= 0 else len(text))]
+    # Without 0, which lies in the first token whatever that is.
     positions = sorted({*breaks, *([start] if start >= 0 else [])} - {0})
     tokens = dict(zip(positions, begins(loaded, rollout.completion, positions), strict=True))
     answer = length if start < 0 else tokens.get(start, 0)
@@ -43,6 +44,7 @@ def begins(loaded: Loaded, completion: tuple[int, ...], positions: Sequence[int]
         ends = []
         while not ends or (ends[-1] <= positions[-1] and len(ends) < len(completion)):
             ends.append(len(loaded.decode(completion[: len(ends) + 1])))
+        # The text may become shorter: bytes of a character stand as � until the last one has come.
         ends = list(itertools.accumulate(ends, max))
     return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in positions]
 
@@ -59,6 +61,8 @@ def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | 
         token = tokens[-1]
         if token not in ends:
             text = loaded.decode((token,))
+            # A token may hold a part of a character, and some decoders drop the space of one that stands
+            # alone.
             ends[token] = last in text or "\ufffd" in text or last.isspace()
         return ends[token] and marker in loaded.decode(tokens)
 

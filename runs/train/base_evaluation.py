@@ -109,6 +109,7 @@ class Base:
 
 def evaluate(trainer: Trainer, evaluator: Evaluator, step: int, split: Split) -> Evaluation:
     """The rows and numbers of an evaluation that all ranks make."""
+    # By number, because every rank has evaluators of its own.
     number = trainer.parts.evaluators.index(evaluator)
     evaluation: Evaluation = together(trainer, "evaluate", number, step, split)
     return evaluation
@@ -127,7 +128,10 @@ def read(path: Path) -> dict[str, Any]:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Save an evaluation. The frame has a checksum."""
+    # Another run of the experiment may just have made it.
     path.parent.mkdir(exist_ok=True)
+    # `read` takes a damaged file for a missing one, and that needs a checksum.
     packer = zstandard.ZstdCompressor(write_checksum=True)
     # Atomic: several runs of an experiment may load and save the same evaluation at once.
+    # Not durable: one that is lost is made again.
     files.write_atomic(path, packer.compress(json.dumps(content).encode()), durable=False)

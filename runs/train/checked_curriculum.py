@@ -44,13 +44,15 @@ class CheckedCurriculum:
     def foreseen(self, step: int) -> list[int] | None:
         """What the first draw of a later step will be; None if that depends on what comes before."""
         plain = self.inner.inner if isinstance(self.inner, Refilled) else self.inner
+        # Exact types: a subclass may draw by what it has learned.
         return plain.draw(step, 0) if type(plain) in (Shuffled, ValuedShuffle) else None
 
     def draw(self, step: int, attempt: int) -> list[int]:
         drawn: Any = self.inner.draw(step, attempt)
-        if isinstance(drawn, str | bytes) or not hasattr(drawn, "__iter__"):
+        if isinstance(drawn, str | bytes) or not hasattr(drawn, "__iter__"):  # a text is iterable
             raise self._refusal("draw", step, described(drawn), "a list of indices")
         indices = [self._index(drawn_index, step) for drawn_index in drawn]
+        # A refill may draw nothing: the step then trains on what it has.
         if not indices and not attempt:
             raise self._refusal("draw", step, "no index", "at least one, or the step has nothing to train on")
         return indices
@@ -58,6 +60,7 @@ class CheckedCurriculum:
     def _index(self, value: Any, step: int) -> int:
         """The index of a problem. A bool is refused: it comes from a mask of problems."""
         try:
+            # `operator.index` takes the integers of NumPy and torch, and no float.
             index = -1 if isinstance(value, bool) else operator.index(value)
         except TypeError:
             index = -1
@@ -69,6 +72,7 @@ class CheckedCurriculum:
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
         accepted: Any = self.inner.accept(step, index, reward)
         count = len(accepted) if hasattr(accepted, "__len__") else -1
+        # By equality, since NumPy's booleans are no `bool`.
         if count != len(index) or any(decision not in (True, False) for decision in accepted):
             expected = f"True or False for each of {len(index)} problems"
             raise self._refusal("accept", step, described(accepted), expected)

@@ -60,6 +60,7 @@ class Correction(Rows):
     def metrics(self, completion_mask: torch.Tensor) -> dict[str, float]:
         """Means over the tokens that the policy wrote, (B, T)."""
         return {
+            # float64: a float32 sum over so many tokens loses digits.
             "correction/weight_mean": self.token[completion_mask].double().mean().item(),
             "correction/clipped": self.cut[completion_mask].double().mean().item(),
         }
@@ -79,7 +80,7 @@ def correct(batch: Batch, settings: SamplerConfig) -> Correction | None:
         return Correction(token, row.masked_fill(count == 0, 1.0), cut, settings.correction_normalize)
     total = log_ratio.sum(-1)
     if settings.correction_level == "geometric":
-        total = total / count.clamp(min=1)
+        total = total / count.clamp(min=1)  # no 0/0 in a row without tokens
     row, cut = bound(total.exp(), settings)
     token, cut = row[:, None].expand_as(log_ratio), cut[:, None].expand_as(completion_mask)
     return Correction(token, row, cut, settings.correction_normalize)

@@ -91,6 +91,7 @@ ORDERS: Mapping[str, Callable[..., Any]] = {
 
 def together(trainer: Trainer, order: str, *arguments: Any) -> Any:
     """Rank 0: the result of an order that all ranks carry out."""
+    # First the others: work that all ranks share waits for them.
     trainer.models.ranks.send((order, arguments))
     return ORDERS[order](trainer, *arguments)
 
@@ -109,6 +110,7 @@ def obey(trainer: Trainer) -> None:
 def await_last_save(ranks: DeviceRanks) -> None:
     """Wait until this rank has done with its last checkpoint. Rank 0 sees what went wrong."""
     if ranks.written is not None:
+        # Not `result`, which would raise the error on every rank.
         ranks.written.exception()
 
 
@@ -128,6 +130,7 @@ def ranks_of(
     if config.train.devices == 1:
         yield ALONE
         return
+    # A new one for each attempt: torch meets in a file that must not exist before.
     with tempfile.TemporaryDirectory(prefix="grpobench-") as folder:
         shared_folder = Path(folder)
         others = started(config, shared_folder, threads)
@@ -150,9 +153,12 @@ def ranks_of(
                     yield ranks
                     obedient = True
                 except Preempted:
+                    # All ranks have raised it at the same place and wait for the next order.
                     obedient = True
                     raise
                 except Exception as error:
+                    # Before the cause is looked for, which may take as long as `watch` waits until it kills
+                    # this process.
                     over.set()
                     rank_error = cause(others, shared_folder, error)
                     note(rank_error or error)
@@ -176,6 +182,7 @@ def ranks_of(
 
 def started(config: RunConfig, shared_folder: Path, threads: int) -> list[BaseProcess]:
     """The processes of the other ranks."""
+    # CUDA cannot be used in a fork, nor threads that the parent had.
     context = multiprocessing.get_context("spawn")
     with without_interrupts(), without_main():
         others: list[BaseProcess] = [
@@ -193,11 +200,13 @@ def watch(others: list[BaseProcess], over: threading.Event, last_words: Callable
     """End this process if another rank has died and this one does not notice: a GPU's collectives wait for
     ever. `last_words` is called before."""
     while not over.wait(LOOK):
+        # Rank 0 may notice by itself, and can then say what the other one died of.
         if (gone := dead(others)) and not over.wait(GRACE):
             with contextlib.suppress(Exception):
                 last_words()
             sys.stderr.write(f"{gone[0].name} {death(gone[0].exitcode)}; this process ends, too\n")
             sys.stderr.flush()
+            # The main thread hangs inside a collective and would handle nothing else.
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -246,6 +255,7 @@ def joined(shared_folder: Path, rank: int, size: int) -> Iterator[DeviceRanks]:
     if gpus:
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
+        # NCCL knows no tensors on the CPU.
         "cpu:gloo,cuda:nccl" if gpus else "gloo",
         init_method=f"file://{shared_folder / 'store'}",
         rank=rank,
@@ -255,6 +265,7 @@ def joined(shared_folder: Path, rank: int, size: int) -> Iterator[DeviceRanks]:
     try:
         device = torch.device("cuda", rank) if gpus else torch.device("cpu")
         ranks = DeviceRanks(rank, size, torch.distributed.new_group(backend="gloo", timeout=FOREVER), device)
+        # A group of its own: checkpoints are written while the run exchanges messages in the other one.
         ranks.background = torch.distributed.new_group(backend="gloo", timeout=FOREVER)
         ranks.stop = preempt
         yield ranks
@@ -265,6 +276,7 @@ def joined(shared_folder: Path, rank: int, size: int) -> Iterator[DeviceRanks]:
 def follow(config: RunConfig, shared_folder: Path, rank: int, parent: int, threads: int) -> None:
     """The main function of every rank but the first."""
     die_with(parent)
+    # First ignored, then unblocked: a Ctrl-C from before is still pending.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # rank 0 decides what to do
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -295,5 +307,6 @@ def telling(path: Path) -> Iterator[None]:
         traceback.print_exc()
         sys.stderr.flush()
         with contextlib.suppress(Exception):
+            # Not every error can be pickled: rank 0 then reports how this process ended.
             path.write_bytes(pickle.dumps(error))
         os._exit(1)  # at once: the others wait for this rank

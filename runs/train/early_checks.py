@@ -77,6 +77,7 @@ def judge(trainer: Trainer, folder: RunFolder, step: int, row: Row) -> None:
     last = step > LATEST or step >= config.train.steps or trainer.over
     if config.checks.start == "off" or last or not trainer.source.on_policy or not still(row):
         return
+    # From the file, which has the steps of earlier attempts, too.
     rows = read_rows(folder.path / "metrics.jsonl")
     absent = no_reward(trainer.source)
     problem = Trouble(absent, step >= UNGRADED.steps) if absent else trouble(rows, config, trainer.limit)
@@ -88,7 +89,7 @@ def judge(trainer: Trainer, folder: RunFolder, step: int, row: Row) -> None:
     if problem.certain and config.checks.start == "stop":
         anew = f" With other settings: delete {folder.path} first, which has checkpoints."
         raise NothingToLearn(text + (anew if folder.steps() else ""))
-    if "start" not in folder.provenance["attempts"][-1]:
+    if "start" not in folder.provenance["attempts"][-1]:  # one warning per attempt
         folder.note(start=problem.cause)
         warnings.warn(text, stacklevel=2)
 
@@ -101,6 +102,7 @@ def go_on(problem: Trouble) -> str:
 def trouble(rows: Sequence[Row], config: RunConfig, limit: int) -> Trouble | None:
     """Why a run with these rows does not learn; None if it does, or if there is too little evidence."""
     algorithm = config.modify.around(config.algorithm)
+    # Step 0 is the evaluation before training; steps that warm up a critic leave the policy as it is.
     steps = [row for row in rows if row["step"] and "policy" in algorithm.updated_roles(row["step"])]
     weights = config.reward.components(config.task)
     if {name for name, weight in weights.items() if weight} <= {"constant"} or not all(map(still, steps)):
@@ -193,10 +195,12 @@ def still(row: Row) -> bool:
     """Whether a step did not change the policy: it had no update, or only updates without a gradient."""
     norm = number(row, "grad_norm/policy")
     skipped = number(row, "grad/nonfinite") or number(row, "grad/overflow")
+    # An update that was left out may have had a gradient, of which there is no norm.
     return not skipped and (norm is None or norm <= STILL)
 
 
 def number(row: Row, name: str) -> float | None:
     """A metric; None if it is absent or not finite."""
     value = row.get(name)
+    # metrics.jsonl has null for numbers that are not finite.
     return value if isinstance(value, int | float) and math.isfinite(value) else None

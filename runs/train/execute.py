@@ -25,8 +25,10 @@ def execute(
 ) -> None:
     """Make a run, or continue it from its folder, to its end. Raises Preempted at the next safe point after
     `stop()` becomes true. A divergence is recorded as the run's result."""
+    # A worker makes one run after another, and each reports a peak of its own.
     reset_peak_memory()
     deterministic(config.model.deterministic)
+    # Monotonic, because the system's clock may jump.
     began = time.monotonic()
     stopping = Stopping(report, stop)
     with (
@@ -41,6 +43,7 @@ def execute(
         try:
             with contextlib.closing(trainer.sampler):
                 if config.train.backend == "trl":
+                    # Imported here, because TRL need not be installed.
                     from grpobench.runs.train.trl import trainer as trl
 
                     trl.carry(trainer, folder, stop, began)

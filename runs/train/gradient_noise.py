@@ -54,6 +54,7 @@ def estimate(gradients: Iterable[Gradient]) -> Noise | None:
         squares += squared_norm(gradient)
         for name, part in gradient.items():
             wide = torch.promote_types(part.dtype, torch.float32)  # a sum in bfloat16 would lose small parts
+            # A copy of the first one, which is the caller's: the others are added in place.
             total[name] = total[name].add_(part) if name in total else part.to(wide, copy=True)
     if count < 2:
         return None
@@ -91,7 +92,7 @@ class GradientNoise:
     ) -> dict[str, float]:
         """The metrics of a step, before its first update; empty where the batch has fewer than two parts."""
         noise = estimate(self._gradients(batch, signal, correction, step))
-        if noise is None or not math.isfinite(noise.variance + noise.signal):
+        if noise is None or not math.isfinite(noise.variance + noise.signal):  # finite if both are
             return {}
         self.variance += noise.variance
         self.signal += noise.signal
@@ -109,6 +110,7 @@ class GradientNoise:
         """The policy's gradient of each part; each is gone with the next."""
         updater, models = self.updater, self.updater.models
         roles = updater.algorithm.updated_roles(step)
+        # A stream of its own: measuring must not change how updates deal their groups.
         seed = derive(self.config.seed, "gradient noise", step)
         for rows in minibatches(batch, signal.row_group, self.config.train.gradient_noise_parts, seed):
             try:
@@ -120,6 +122,7 @@ class GradientNoise:
                     None if correction is None else correction[rows],
                     first=updater.needs_layout(roles),
                 )
+                # Before anything reads the gradient, as in an update.
                 updater.unscale(("policy",))
                 yield models.optimizers["policy"].weights.gradients()
             finally:

@@ -34,7 +34,7 @@ class LossScale:
     def divide(self, gradients: Iterable[torch.Tensor]) -> None:
         """Undo the scale in gradients, in place."""
         for gradient in gradients:
-            gradient.mul_(1 / self.value)
+            gradient.mul_(1 / self.value)  # exact: a power of 2
 
     def grow(self) -> None:
         """After an update."""
@@ -46,6 +46,7 @@ class LossScale:
         """After a gradient that is not finite. Returns whether a smaller scale may make it finite."""
         if self.value <= 1:
             return False
+        # The count begins anew: a scale that has just been too large should stay lower for a while.
         self.value, self.finite = self.value / 2, 0
         return True
 

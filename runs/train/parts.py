@@ -66,6 +66,7 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: 
         return AheadSampler(config, models, *sampler_arguments)
     if decoded is None:
         return HFSampler(models, *sampler_arguments)
+    # Before `RoleModels`, which probes the model that it is given.
     fill(decoded, models)
     gathered_models = RoleModels(
         decoded,
@@ -228,6 +229,7 @@ def evaluators_for(
             models=models,
             long_prompts=config.model.long_prompts,
         )
+        # The run's own task was checked with its training problems (`dropped`).
         for split in splits if evaluators else ():
             if split in task.splits:
                 evaluator.problems(split)
@@ -246,6 +248,7 @@ def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     tasks = (config.task, *others.tasks_beside(config))
     sources = {source for task in tasks for split in task.splits for source in task.sources(split)}
     if sources:
+        # A set has no order, and equal runs must write equal files.
         ordered = sorted(sources, key=lambda source: (source.table, source.location))
         provenance["data"] = [dataclasses.asdict(source) for source in ordered]
     if config.task.caveat:
@@ -271,6 +274,7 @@ def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell, on_cpu: bool = Fa
     policy's."""
     tell("loading the teacher")
     name, updates = config.model.teacher, config.model.teacher_warm_start
+    # A warm start trains, so that it begins in float32 and on the device; below both change.
     weights = "float32" if updates else config.model.weights
     device = "cpu" if on_cpu and not updates else None
     loaded_teacher = load(name, device, weights_in=weights, chat_template=config.model.chat_template)
@@ -290,6 +294,7 @@ def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell, on_cpu: bool = Fa
         fingerprints["teacher's warm start"] = weights_hash(where)
         cast_weights(loaded_teacher.model, getattr(torch, config.model.weights))
         if on_cpu:
+            # Each rank takes its own part from there (`Shards`).
             loaded_teacher.model.to("cpu")
     return Teacher(loaded_teacher.model, provenance, fingerprints)
 

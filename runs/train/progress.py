@@ -60,6 +60,7 @@ def transcript(group: Group, loaded: Loaded) -> dict[str, Any]:
                 "components": {
                     name: column[index]
                     for name, column in group.components.items()
+                    # JSON has no NaN, which marks a component that does not apply.
                     if not math.isnan(column[index])
                 },
             }

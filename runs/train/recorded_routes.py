@@ -16,6 +16,7 @@ def forward_recording(models: RoleModels, batch: Batch) -> tuple[Tokenwise, Rout
     experts that it chose."""
     trunk = models.networks["policy"].trunk
 
+    # `forward_train` itself keeps a graph wherever gradients are enabled.
     @torch.no_grad()
     def collect(micro_batches: Iterable[torch.Tensor]) -> tuple[torch.Tensor, RoutedExperts]:
         order, logp, prompts, completions = [], [], [], []
@@ -23,6 +24,7 @@ def forward_recording(models: RoleModels, batch: Batch) -> tuple[Tokenwise, Rout
             part = batch[rows]
             with recorded(trunk) as choices:
                 logp.append(models.forward_train(("policy",), part)["policy"].logp)
+            # Laid out again, as in that pass: a layout depends on its rows alone.
             routes = from_packed(stacked(choices), models.layout(part), part)
             order.append(rows)
             prompts.append(routes.prompt)

@@ -120,6 +120,7 @@ class OnPolicy:
             sampled = self.sample(problems, seeds)
         if self.config.sampler.router_replay == "R3":
             demand_routes(self.sampler, sampled)
+        # Before the cut below: tokens behind a stop string were decoded, too.
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         self.sampler_tokens += count_sampled(sampled)
         if strings := self.config.sampler.stop:
@@ -129,6 +130,7 @@ class OnPolicy:
         with self.clock("verify"):
             groups = self.grader.groups(problem_streams, problems, sampled)
         if extra:
+            # After grading, because the baseline is the reward of the greedy rollout.
             groups = [set_apart(group) for group in groups]
         if self.algorithm.locates_answers:
             marker = self.config.task.answer_marker
@@ -148,12 +150,13 @@ class OnPolicy:
 
     def seeds_of(self, stream: str, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
         """The seeds of each problem's completions."""
-        extra = (GREEDY,) if self.algorithm.greedy_baseline else ()
+        extra = (GREEDY,) if self.algorithm.greedy_baseline else ()  # last: see `set_apart`
         pairs = zip(streams(stream, problems), problems, strict=True)
         return [self.seeds(*pair) + extra for pair in pairs]
 
     def sample(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]]) -> list[list[Rollout]]:
         """The rollouts of each problem, with the weights that are in the models now."""
+        # The oldest ones, which `lagging` has put into the models.
         version, _ = self.past.before(self.past.lag)
         request = self.step_request(problems, seeds, version)
         if (rollouts := self.sampler.take_next(request, lambda: self.past.parameters)) is not None:
@@ -211,6 +214,7 @@ class OnPolicy:
     def seeds(self, stream: str, problem: Problem) -> tuple[int, ...]:
         """One derived seed per completion."""
         group = range(self.config.train.group_size)
+        # By the problem's id: a completion does not depend on which others its step has.
         return tuple(derive(self.config.seed, "sample", stream, problem.id, i) for i in group)
 
 
@@ -304,6 +308,7 @@ def preference(row: Any, location: str, loaded: Loaded) -> Group:
     prompt = loaded.encode(parsed_prompt)
     rollouts = []
     for key, text in zip(PAIR, completions, strict=True):
+        # Without special tokens: the prompt begins with those already.
         completion = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
         if (length := len(prompt) + len(completion)) > loaded.context:
             raise DataError(

@@ -70,6 +70,7 @@ def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]
         for lowering in token_budget.take_unreported()
     ]:
         trainer.lowered += lowered
+        # All of this attempt, because `note` replaces what it had under this name.
         folder.note(out_of_memory=trainer.lowered)
     full_row = {"step": step, **row, **halvings(token_budgets), "time/wall": time.monotonic() - began}
     folder.log(full_row)
@@ -105,6 +106,7 @@ def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float]
     others."""
     config = trainer.config
     last = step == config.train.steps or trainer.over
+    # Before the evaluations, in which the run may stop: the next attempt does not have these rollouts.
     if trainer.dump or last or step == 1 or (config.evaluate.every and step % config.evaluate.every == 0):
         folder.rollouts(step, trainer.transcript)
     try:
@@ -118,6 +120,7 @@ def finish_record(
     trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float
 ) -> None:
     """Make the evaluations due after a step that are not yet in its row, and write the row."""
+    # Weights that are not finite are not evaluated.
     if not trainer.diverged:
         evaluate_all(trainer, folder, step, row)
         # An event may end the run with this step, which then is the last one and is evaluated as such.
@@ -126,6 +129,7 @@ def finish_record(
                 folder.rollouts(step, trainer.transcript)
             evaluate_all(trainer, folder, step, row)
     log(trainer, folder, step, row, began)
+    # After `log`: it reads the rows from the file.
     early_checks.judge(trainer, folder, step, row)
 
 
@@ -154,8 +158,11 @@ def save(trainer: Trainer, folder: RunFolder, step: int, more: Mapping[str, Any]
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
     """Write a checkpoint on schedule, and one before raising Preempted if the run is asked to stop."""
     config = trainer.config
+    # What all ranks have written by now becomes a checkpoint; a step does not wait for the rest.
     folder.finish_saving(wait=False)
+    # Asked once: if the answer changed below, the run would stop without a checkpoint.
     halting = stop()
+    # Not the last step, which `end` saves if anything may continue from it.
     due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
     if due or halting:
         save(trainer, folder, step)
@@ -166,11 +173,13 @@ def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable
 def end(trainer: Trainer, folder: RunFolder) -> None:
     """Save the final weights, the events and the final state of the run. Weights that are not finite are not
     saved: the run has diverged, and its last checkpoint, which is finite, stays."""
+    # As in `save`: a launcher waits for this one, too.
     if folder.saving is not None:
         trainer.tell(folder.step, SAVING)
     folder.finish_saving()
     if ruined := together(trainer, "ruined"):
         trainer.diverged = trainer.diverged or f"{ruined} at the end"
+        # Another process may have taken the folder over, and its weights must stay.
         folder.lock.demand()
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
@@ -218,6 +227,7 @@ def evaluate_all(
         point("evaluated")
         trainer.watch.evaluated(rows)
         trainer.observers.evaluation(step, split, summary)
+        # Only now, with the rows written: by these names a resumed run knows that it has this split.
         row |= summary
         row["time/evaluate"] = row.get("time/evaluate", 0.0) + time.perf_counter() - began
     for split in due:
@@ -244,6 +254,7 @@ def evaluate_also(
 def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: float) -> None:
     """Make the steps that are left, and end the run. The attempt began at `began`, in seconds."""
     try:
+        # This may end the run: an evaluation that was still missing may show an event of `stop_on`.
         done = begin(trainer, folder, folder.latest(), began)
         for step in range(done + 1, trainer.config.train.steps + 1):
             if trainer.over:
@@ -255,6 +266,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
                 break
             save_when_due(trainer, folder, step, stop)
     except Preempted:
+        # Raises what a checkpoint in the background has failed of, which closing the folder would not.
         folder.finish_saving()
         raise
     end(trainer, folder)

@@ -59,6 +59,7 @@ class Stopping:
         if now - self.last_asked < ASK:
             return
         self.last_asked = now
+        # Even without news: a launcher takes a silent worker for one that hangs.
         if self.last is not None and now - self.reported >= BEAT:
             self.report(self.last)
         self.ranks.demand()
@@ -68,6 +69,7 @@ class Stopping:
     def due(self) -> bool:
         """Whether the run is asked to stop and may do so now."""
         now = time.monotonic()
+        # The time of the first answer counts: `FINISH` begins there.
         if self.stopping is None and self.stop():
             self.stopping = now
         return self.stopping is not None and (not self.altered() or now - self.stopping >= FINISH)
@@ -98,6 +100,7 @@ class Before:
         step there is nothing to save: the next start begins with the same weights."""
         if self.folder.saving is not None:
             self.trainer.tell(self.done, SAVING)  # as in `save`: the launcher waits for this one, too
+        # First: the one that is being written may be of this very step.
         self.folder.finish_saving()
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
             self.trainer.tell(self.done, SAVING)

@@ -94,6 +94,7 @@ class Trainer:
         self.metrics = catalog(config.algorithm)
         self.noise = GradientNoise(config, self.updater, self.metrics)
         self.categories = categories_of(self.source.problems)
+        # Here, before a checkpoint is restored: the weights are still those of the base.
         self.base_policy = self._keep_base() if config.evaluate.kl_base else None
         self.last_reward = self.last_rate = math.nan
         self.skipped = 0
@@ -180,6 +181,7 @@ class Trainer:
             batch = self.collect_rollouts(record)
             # The curriculum may reject every group, and the grader may fail on every completion.
             if len(batch):
+                # From here on: passes that only measure, as in `collect_rollouts`, are not counted.
                 with self.models.flops.counting():
                     batch = self.compute_old_logp(batch, record)
                     correction = self.compute_correction(batch, record)
@@ -278,6 +280,7 @@ class Trainer:
         with self.clock("forward"), torch.no_grad():
             signal: Signal = returned.compute_signal(self.algorithm, batch, self.models)
             record.row |= returned.observe(self.algorithm, batch, signal)
+        # −1 marks rows that the algorithm leaves out of its updates.
         record.trained = batch[(signal.row_group >= 0).nonzero().squeeze(-1)]
         return signal
 
@@ -347,6 +350,7 @@ class Trainer:
             accepted_groups += [group for group, keep in zip(groups, accepted, strict=True) if keep]
             if len(accepted_groups) >= num_prompts:
                 break
+        # Before the updates: with a lag the weights for the next step exist already.
         self._sample_ahead(step + 1)
         return sampled, accepted_groups[:num_prompts]
 
@@ -379,6 +383,7 @@ class Trainer:
         batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
         if not batch.completion_mask.any():
             return math.nan
+        # With the weights that sampled, which with a lag are not the current ones.
         with self.clock("forward"), self.models.past.swapped_in():
             output = self.models.forward("policy", batch)
         if record is not None and not self.models.past.staleness:

@@ -100,9 +100,9 @@ def tiny(config: RunConfig) -> RunConfig:
             problems=min(evaluate.problems, EVALUATED),
             test_problems=min(evaluate.test_problems, EVALUATED),
             samples=min(evaluate.samples, 2),
-            kl_base=False,
+            kl_base=False,  # which needs a copy of the policy
         ),
-        observe=(),
+        observe=(),  # `call_back` tries them one by one
         stop_on=(),
     )
 
@@ -236,7 +236,7 @@ def call_back(
     """Let a callback of the user's hear of the trial, in a process of its own as in a run. Raises ReturnError
     if it fails. Trackers of the suite and of packages, which send what they hear elsewhere, are left out."""
     trial_config = dataclasses.replace(config, experiment=f"{config.experiment}-trial")
-    with environment(WANDB_MODE="disabled"):
+    with environment(WANDB_MODE="disabled"):  # which the callback's process inherits
         link = Link(observer, config.beside)
     for message in messages(toml.read(stored.dump(trial_config)), room, rows, summaries):
         link.tell(**message)

@@ -89,6 +89,7 @@ class Updater:
     ) -> Updated:
         """All optimizer updates of a step. `experts` are expert completions, dealt to its updates."""
         roles, scale = self.algorithm.updated_roles(step), self.schedule.scale(step)
+        # All of them now: log π_old of the later ones is computed before the first update.
         plan = [*self._minibatches(batch, signal, step)]
         old_logp = self._old_logp(batch, signal, plan, roles)
         norms: dict[str, list[float]] = {}
@@ -115,6 +116,7 @@ class Updater:
                 )
             self._optimize(loss, batch.reward[rows], roles, scale, updated, norms)
             if updated.ruined:
+                # No further update: every gradient would be NaN.
                 updated.ruined += f" after an update of step {step}"
                 break
         updated.row |= {name: sum(values) / len(values) for name, values in norms.items()}
@@ -129,6 +131,7 @@ class Updater:
     def _minibatches(self, batch: Batch, signal: Signal, step: int) -> Iterator[torch.Tensor]:
         """The rows of every update of a step."""
         for epoch in range(self.config.train.epochs):
+            # By the epoch, so that each deals the groups anew.
             seed = derive(self.config.seed, "minibatch", step, epoch)
             yield from minibatches(batch, signal.row_group, self.config.train.num_minibatches, seed)
 
@@ -217,6 +220,7 @@ class Updater:
         loss, a scalar. `logp`, if given, gets the policy's log-probabilities. In the `first` update of a step
         they are also log π_old."""
         sums = self.differentiate(batch, signal, roles, tally.catalog, correction, first, experts)
+        # After the gradients: once, however often memory ran out.
         self.models.flops.add_update(roles, batch)
         if experts is not None:
             self.models.flops.add_update(("policy",), experts)
@@ -255,9 +259,11 @@ class Updater:
             for rows in splits[0]:
                 micro, now, loss, total = self._loss(batch[rows], signal[rows], weights[rows], roles, first)
                 if splits[0].filling:
+                    # The other ranks reduce their gradients layer by layer and wait for this one's.
                     self._backward(total * 0)
                     continue
                 self._backward(total)
+                # Detached: a sum with its graph would keep every micro-batch in memory.
                 self._measure(sums, micro, now, loss, total.detach())
             if experts is not None:
                 self._imitate(experts, splits[1], sums)
@@ -315,6 +321,7 @@ class Updater:
                 # Detached, so that the ratio π/π_old is exactly 1 and yet has a gradient.
                 micro = dataclasses.replace(micro, old_logp=now["policy"].logp.detach())
             loss = returned.loss(self.algorithm, micro, signal, now, weights)
+            # A sum, never a mean: the weights hold the average over the minibatch.
             return micro, now, loss, (loss.terms * weights).sum()
 
     def _backward(self, total: torch.Tensor) -> None:
@@ -417,6 +424,7 @@ def check_gap(gap: dict[str, float], largest: float) -> dict[str, float]:
 
 def demand_finite(loss: torch.Tensor, reward: torch.Tensor) -> None:
     """Raises NonFinite for a loss (a scalar) or rewards (B,) that are not finite numbers."""
+    # One `bool` for both, because each waits for the device.
     if not bool(loss.isfinite() & reward.isfinite().all()):
         raise NonFinite(f"the loss is {loss.item()}, the rewards are from {reward.min()} to {reward.max()}")
 
@@ -429,6 +437,7 @@ def minibatches(batch: Batch, row_group: torch.Tensor, count: int, seed: int) ->
         if number >= 0:
             groups.setdefault(group, []).append(row)
     order = list(groups.values())
+    # A generator of its own: the order depends on nothing but the seed.
     random.Random(seed).shuffle(order)
     dealt = [[row for rows in order[i::count] for row in rows] for i in range(count)]
     return [torch.tensor(rows, device=batch.completion.device) for rows in dealt if rows]

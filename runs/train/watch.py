@@ -73,6 +73,7 @@ class Watch:
     def stop(self, findings: Findings) -> str:
         """Why the run must end; empty if it goes on."""
         for event in findings.events:
+            # An event that is over by now is no reason to end the run.
             if event.kind in self.stop_on and event.recovered is None:
                 return f"{event.kind} from step {event.onset}: {event.evidence[-1]}"
         return ""

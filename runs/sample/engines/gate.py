@@ -65,11 +65,14 @@ class Gate:
             raise Refusal(
                 FOREIGN, f"not {host[:80]!r}: give its address, or start it with --host of that name"
             )
+        # As bytes, since compare_digest takes no text beyond ASCII.
         shown = headers.get("Authorization", "").encode("utf-8", "replace")
+        # In constant time: an answer must not show how much of a guess is right.
         if self.token and not hmac.compare_digest(shown, f"Bearer {self.token}".encode()):
             raise Refusal(DENIED, f"no token or another one: set {VARIABLE} to what the server printed")
 
 
+# Asked once: getfqdn may wait for a name server.
 @functools.cache
 def known_hosts() -> frozenset[str]:
     return frozenset({"localhost", socket.gethostname().lower(), socket.getfqdn().lower()})
@@ -96,6 +99,7 @@ def length(headers: Message, most: int) -> int:
     if "Transfer-Encoding" in headers:
         raise Refusal(BAD, "a body comes in one piece, with Content-Length")
     stated = ", ".join(headers.get_all("Content-Length", []))
+    # isdigit alone takes ², and int refuses thousands of digits by an error of its own.
     if not (stated.isascii() and stated.isdigit() and len(stated) < WIDTH):
         raise Refusal(BAD, f"Content-Length is {stated[:40]!r}, not a number of bytes")
     if int(stated) > most:

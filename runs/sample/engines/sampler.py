@@ -74,6 +74,7 @@ class ProbeAnswers:
         move = self.trainer - before.trainer
         if float(move.square().mean().sqrt()) <= SURE * noise:
             return 1.0
+        # Projected on the trainer's move, so that noise of the engine in other directions does not count.
         return float(((self.engine - before.engine) * move).sum() / move.square().sum())
 
 
@@ -106,6 +107,7 @@ class EngineSampler(Sampler):
         self.context = min(context, engine.context)
         cramped = engine.context < context
         self.remedy = ", give the engine a larger cache (sampler.cache_gb)" if cramped else ""
+        # The coarser of both precisions decides how far rounding alone may part them.
         coarser = torch.float32 if {engine.dtype, models.dtype} == {torch.float32} else torch.bfloat16
         self.allowed = max_logprob_gap or LARGEST_GAP[coarser]
         self.max_logprob_gap = max(LARGEST_MEAN_GAP[coarser], max_logprob_gap)
@@ -153,8 +155,10 @@ class EngineSampler(Sampler):
             self.engine.load(checkpoint_weights(language))
         now = self.probe()
         followed = now.followed(self.last, self.noise)
+        # In this form NaN is a mismatch, too.
         if not (now.gap <= self.allowed and followed > 0.5):
             raise SamplerMismatch(self._complaint(now.gap, followed))
+        # Only once both agree: a fault must not count as noise.
         self.noise = max(self.noise, now.noise)
         self.last = now
         return {"gap/sync": now.gap}
@@ -245,6 +249,7 @@ def connect(config: RunConfig, models: RoleModels, loaded: Loaded) -> EngineSamp
             prompt=loaded.encode(config.task.problems("train")[0].prompt),
             max_logprob_gap=settings.max_logprob_gap,
         )
+    # A run that is stopped raises `Preempted`, which is no Exception.
     except BaseException:
         engine.close()
         raise
@@ -262,6 +267,7 @@ def checkpoint_weights(language: Any) -> Iterator[tuple[str, torch.Tensor]]:
     added to copies of its layers' weights, for an engine that knows nothing of it."""
     from transformers.core_model_loading import revert_weight_conversion
 
+    # transformers 5 keeps some weights under other names and in other shapes than checkpoints have.
     yield from revert_weight_conversion(language, adapters.merged_weights(language)).items()
 
 

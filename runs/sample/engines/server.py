@@ -71,6 +71,7 @@ MOST_TOKENS = 2**31
 Token: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_TOKENS)]
 Index: TypeAlias = Annotated[int, Field(ge=0)]
 Seed: TypeAlias = Annotated[int, Field(ge=GREEDY, lt=2**63)]
+# FailFast, else a list of wrong tokens would make as many errors.
 Prompt: TypeAlias = Annotated[tuple[Token, ...], Field(min_length=1), FailFast()]
 
 
@@ -95,6 +96,7 @@ def read_sampling(content: bytes, context: int, vocabulary: int) -> Sampling:
     try:
         sampling = Sampling.model_validate_json(content)
     except ValidationError as error:
+        # Without the input, which may be the whole body.
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
         raise Refusal(BAD, f"{where}: {first['msg']}") from error
@@ -135,6 +137,7 @@ class Server(ThreadingHTTPServer):
     """Serves an engine to one run at a time. `port` 0 takes a free one; `shapes` are those of the model's
     tensors by name, and `vocabulary` is its number of tokens, where they are known."""
 
+    # Else closing the server would wait for every open connection.
     daemon_threads = True
     request_queue_size = CONNECTIONS
 
@@ -183,6 +186,7 @@ class Server(ThreadingHTTPServer):
 
     def claim(self, handler: Handler, run: str) -> None:
         """Give the lease to a connection. Raises Refusal if another one holds it."""
+        # Two connections may have complete requests at the same time.
         with self.claiming:
             self.demand_free(handler)
             self.holder, self.run = handler, run
@@ -198,6 +202,7 @@ class Server(ThreadingHTTPServer):
             super().process_request(request, client_address)
             return
         with contextlib.suppress(OSError):
+            # The thread that accepts connections must wait for nobody.
             request.setblocking(False)
             request.send(BUSY)
         self.shutdown_request(request)
@@ -247,6 +252,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
+        # A run whose machine dies closes nothing, and would hold the lease for ever.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.timed = Timed(self.connection)
         self.rfile = io.BufferedReader(self.timed)
@@ -279,6 +285,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.release(self)
         self.close_connection = True
         self.answer(status, {"error": reason})
+        # Closing with unread bytes would reset the connection, and the answer might be lost.
         self.connection.shutdown(socket.SHUT_WR)
         self.timed.allow(LINGER)
         with contextlib.suppress(OSError):
@@ -288,20 +295,25 @@ class Handler(BaseHTTPRequestHandler):
     @contextlib.contextmanager
     def body(self) -> Iterator[IO[bytes]]:
         """The body of the request as a temporary file. Raises Refusal."""
+        # Refused by the size that it announces, before a byte of it is read.
         size = left = length(self.headers, self.server.most[self.path])
         self.timed.allow(PATIENCE + size / SLOWEST)
         with tempfile.NamedTemporaryFile() as file:
             while left:
+                # Another run may have got the lease meanwhile; the rest need not arrive then.
                 self.server.demand_free(self)
+                # Never more than was announced, since the next request begins behind it.
                 chunk = self.rfile.read(min(CHUNK, left))
                 if not chunk:
                     raise Refusal(BAD, f"the body ends after {size - left} of {size} bytes")
                 file.write(chunk)
                 left -= len(chunk)
+            # This also flushes: `weights` has the file opened by its name.
             file.seek(0)
             yield file
 
     def claim(self) -> None:
+        # Other runs see this name in their terminals.
         run = "".join(filter(str.isprintable, self.headers.get("X-Run", "")))
         self.server.claim(self, run[:200])
 
@@ -312,10 +324,12 @@ class Handler(BaseHTTPRequestHandler):
             sampling = read_sampling(body.read(), engine.context, self.server.vocabulary)
         jobs = [(sampling.prompts[index], seed) for index, seed in sampling.jobs]
         drawn = engine.sample(jobs, sampling.limit, sampling.temperature, sampling.end)
+        # As Python's floats: JSON knows no NumPy.
         return [[list(each.tokens), [float(p) for p in each.logp]] for each in drawn]
 
     def weights(self) -> Any:
         with self.body() as body:
+            # Before the lease, which only a valid request gets.
             check_weights(body.name, self.server.shapes, self.server.engine.dtype)
             self.claim()
             self.server.engine.load(stored_weights(body.name))
@@ -323,6 +337,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, content: Any) -> None:
         encoded = json.dumps(content).encode()
+        # `Timed` bounds reading only.
         self.connection.settimeout(PATIENCE + len(encoded) / SLOWEST)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -337,6 +352,7 @@ class Handler(BaseHTTPRequestHandler):
         self.request_version = self.protocol_version  # an answer to HTTP 0.9 would have no status
         self.refuse(code, message or http.client.responses.get(code, "bad request"))
 
+    # Called however the connection ends.
     def finish(self) -> None:
         self.server.release(self)
         super().finish()
@@ -371,11 +387,13 @@ def serve(
 
     model_path, token = locate(model), gate.token_for(host)
     engine = VLLM(model_path, dtype=dtype, rows=rows, cache_gb=cache_gb)
+    # After vLLM, which has fetched what was not here.
     config, weight_files = sizes.files(model_path, local_files_only=True)
     stored = [file for file in weight_files if file.suffix == ".safetensors"]
     try:
         shapes, vocabulary = sizes.shapes(stored), vocabulary_of(bounded.read_object(config))
         with Server(engine, model, host, port, token, shapes, vocabulary) as server:
+            # In a thread: shutdown waits for serve_forever, which the handler interrupts.
             signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
             tell(
                 f"serving {model} at {server.url} ({dtype}, context {engine.context}): set sampler.kind = "
@@ -409,6 +427,7 @@ class Remote:
             self.dtype: torch.dtype = getattr(torch, state["dtype"])
             self.provenance: Mapping[str, Any] = state.get("provenance", {})
             holder = state["run"]
+        # Something else than a server of ours may answer there.
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(
                 f"no engine answers at {url} ({error}); start one with `grpobench serve MODEL` and set "
@@ -448,12 +467,13 @@ class Remote:
         """Send weights, in the engine's precision."""
         from safetensors.torch import save_file
 
+        # Copies: save_file refuses tensors that share memory, or lie in pieces.
         tensor_by_name = {
             name: tensor.to("cpu", self.dtype, copy=True).contiguous() for name, tensor in weights
         }
         with tempfile.NamedTemporaryFile() as file:
             save_file(tensor_by_name, file.name)
-            del tensor_by_name
+            del tensor_by_name  # the file has them
             with open(file.name, "rb") as body:
                 self._ask("POST", "/weights", body)
 
@@ -475,6 +495,7 @@ class Remote:
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
             size = len(body) if isinstance(body, bytes) else os.fstat(body.fileno()).st_size
+            # http.client would else send a file in chunks, which the gate refuses.
             headers["Content-Length"] = str(size)
         try:
             if self.connection.sock is None:
@@ -483,6 +504,7 @@ class Remote:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.connection.request(method, self.base + page, body, headers)
             response = self.connection.getresponse()
+            # Read to its end, else the connection could not be used again.
             status, content = response.status, json.loads(response.read())
             reason = "" if status == GOOD else content["error"]
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:

@@ -35,7 +35,7 @@ from grpobench.runs.tools import installed
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two workers must not be bound to the same core
     "VLLM_LOGGING_LEVEL": "ERROR",  # it warns at every reload of a model with a tied head
-    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_NO_USAGE_STATS": "1",  # else it reports its use to its makers
 }
 """Set before vLLM is imported, unless the user has set them."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -135,7 +135,7 @@ class VLLM:
             "logprobs": 0,  # of the drawn token alone
             "stop_token_ids": list(end),
             "ignore_eos": True,  # `end` alone decides
-            "detokenize": False,
+            "detokenize": False,  # nobody reads the text
         }
         prompts = [{"prompt_token_ids": list(prompt)} for prompt, _ in jobs]
         parameters = [
@@ -171,6 +171,7 @@ class VLLM:
         from safetensors.torch import save_file
         from vllm.lora.request import LoRARequest
 
+        # safetensors takes no tensor that lies in pieces.
         adapter_tensors = {
             name: tensor.to("cpu", self.dtype).contiguous() for name, tensor in tensors.items()
         }
@@ -213,6 +214,7 @@ class VLLM:
             return
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # what torch has kept of the trainer's memory, vLLM cannot use
+        # First the weights alone: their hand-over needs memory, which the cache may take afterwards.
         self._wake_up("weights")
         yield
         self._wake_up("kv_cache")
@@ -231,6 +233,7 @@ class VLLM:
         """Stop the engine and free its memory."""
         if VLLM._open is not self:
             return
+        # First, so that the next engine does not close this one again after a failure below.
         VLLM._open = None
         from vllm.distributed import cleanup_dist_env_and_memory
 
@@ -276,11 +279,11 @@ def start(
             gpu_memory_utilization=0.05,  # only asked whether so much is free; the trainer has the rest
             logprobs_mode="processed_logprobs",  # after the temperature
             generation_config="vllm",  # not the model's own top-p, penalties and the like
-            skip_tokenizer_init=True,
+            skip_tokenizer_init=True,  # tokens go in and come out
             trust_remote_code=trust.trusted(),
-            enable_prefix_caching=True,
+            enable_prefix_caching=True,  # a group's prompt is computed once
             disable_log_stats=True,
-            seed=0,
+            seed=0,  # requests have seeds of their own
             **more,
         )
     except Exception as error:  # without a kernel that it needs, vLLM may raise anything

@@ -20,8 +20,8 @@ def plain_arguments(folder: str) -> dict[str, Any]:
         "gradient_checkpointing": False,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": False,
-        "router_aux_loss_coef": 0.0,
-        "lr_scheduler_type": "constant",
+        "router_aux_loss_coef": 0.0,  # None takes the architecture's own; our loss has no such term
+        "lr_scheduler_type": "constant",  # the default falls to 0 over the steps
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,

@@ -49,7 +49,8 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
         work: Work = RecordedPairs(trainer, done, entry) if entry.pairs else Sampled(trainer, done, entry)
         threads = torch.get_num_threads()
         theirs = work.trainer(Path(output_folder))
-        torch.set_num_threads(threads)
+        torch.set_num_threads(threads)  # accelerate may have changed it
+        # Before `begin`, which restores a checkpoint's reference into it.
         adopt_reference(trainer, theirs)
         trainer.parts.provenance["trl"] = {
             "version": version(),
@@ -59,8 +60,10 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
         folder.fingerprint({"trl": version()})
         begin(trainer, folder, checkpoint, began)
         steps = Steps(trainer, work, folder, stop, began, done)
+        # TRL calls no callback for a step without an update.
         steps.without_updates(0)
         if steps.left():
+            # `disable_tqdm` puts it there, and it would print every log.
             theirs.remove_callback(PrinterCallback)
             theirs.add_callback(steps)
             try:
@@ -124,8 +127,9 @@ class Steps(TrainerCallback):
         step = self.done + 1
         if not self.updates:
             self.open()
-            set_seed(derive(self.ours.config.seed, "trl", step) % 2**32)
+            set_seed(derive(self.ours.config.seed, "trl", step) % 2**32)  # NumPy takes 32 bits
             self.ours.tell(self.done, "sampling" if isinstance(self.work, Sampled) else "training")
+        # At every update, since TRL's scheduler sets its own rate after each.
         for group in optimizer.param_groups:
             group["lr"] = self.rate()
         safe_point()
@@ -135,6 +139,7 @@ class Steps(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         safe_point()
+        # From here on the state before the step is gone.
         self.ours.updater.begun = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -144,6 +149,7 @@ class Steps(TrainerCallback):
         if state.global_step == self.end(self.done + 1):
             self.close()
             self.without_updates(state.global_step)
+        # An event may end the run before TRL's `max_steps`.
         control.should_training_stop = not self.left()
 
     def without_updates(self, updates: int) -> None:
@@ -155,6 +161,7 @@ class Steps(TrainerCallback):
     def close(self) -> None:
         """The step under way is over. Raises Preempted after a checkpoint when the run is told to stop."""
         trainer, step = self.ours, self.done + 1
+        # From here on the weights are those of a finished step.
         self.state_before, trainer.updater.begun = None, False
         groups = self.work.groups(step)
         batch = pack_groups(groups, trainer.limit, step, trainer.loaded.pad)
@@ -175,6 +182,7 @@ class Steps(TrainerCallback):
             trainer.diverged = trainer.diverged or f"{ruined} after step {step}"
         row["grad/nonfinite"] = float(bad)
         row = trainer.finish_step(row, groups, self.began, self.generated)
+        # transformers' trainer turns training mode on, and the evaluations below need the other.
         trainer.models.language.eval()
         record(trainer, self.folder, step, row, self.attempt_began)
         self.done = step

@@ -71,12 +71,14 @@ def common_arguments(trainer: Trainer, output_folder: Path) -> dict[str, Any]:
         "max_grad_norm": train.max_grad_norm,
         "bf16": trainer.config.model.dtype == "bfloat16",
         "use_cpu": trainer.models.device.type == "cpu",
+        # As in our loop, whose models stay in evaluation mode.
         "disable_dropout": True,
+        # transformers drops columns that are no arguments of the model, such as `problem`.
         "remove_unused_columns": False,
-        "seed": derive(trainer.config.seed, "trl") % 2**32,
+        "seed": derive(trainer.config.seed, "trl") % 2**32,  # NumPy takes 32 bits
         "logging_strategy": "steps",
         "logging_steps": 1,
-        "logging_nan_inf_filter": False,
+        "logging_nan_inf_filter": False,  # else a loss of NaN would not show
     }
 
 
@@ -128,16 +130,17 @@ class RecordedPairs(Work):
         loaded = self.ours.loaded
         self.arguments = {
             **common_arguments(self.ours, output_folder),
-            "per_device_train_batch_size": 1,
+            "per_device_train_batch_size": 1,  # an item is a minibatch
             "gradient_accumulation_steps": 1,
-            "train_sampling_strategy": "sequential",
-            "max_steps": max(1, len(self.items)),
-            "max_length": None,
+            "train_sampling_strategy": "sequential",  # the default shuffles
+            "max_steps": max(1, len(self.items)),  # 0 would mean epochs
+            "max_length": None,  # the default cuts at 1,024 tokens
             **self.arguments,
         }
         text = {"prompt": "a", "chosen": "b", "rejected": "c"}
         theirs = kind(
             model=loaded.model,
+            # TRL would load one by the name in the configuration, without the warm start.
             ref_model=copy.deepcopy(loaded.model),
             args=settings(**self.arguments),
             train_dataset=Dataset.from_list([text]),
@@ -206,10 +209,11 @@ class Sampled(Work):
             "steps_per_generation": config.train.num_minibatches * (rows // at_once),
             "num_iterations": config.train.epochs,
             "num_generations": config.train.group_size,
+            # 0 would mean epochs instead of steps.
             "max_steps": max(1, *self.ends, 1),
             "max_completion_length": self.ours.limit,
             "temperature": config.sampler.temperature,
-            "shuffle_dataset": False,
+            "shuffle_dataset": False,  # the schedule decides
             **self.arguments,
         }
         if self.entry.separate:
@@ -219,7 +223,7 @@ class Sampled(Work):
             loaded.model.save_pretrained(output_folder / "reference")
             loaded.model.config._name_or_path = str(output_folder / "reference")
         texts = prompts(loaded, [problem.prompt for problem in self.source.problems])
-        table = [{"prompt": texts[i], "problem": i} for i in self.schedule or [0]]
+        table = [{"prompt": texts[i], "problem": i} for i in self.schedule or [0]]  # never empty
         return kind(
             model=loaded.model,
             reward_funcs=self.rewards(),
@@ -253,10 +257,12 @@ class Sampled(Work):
         first = name == next(iter(self.source.grader.weights))
 
         def part(completion_ids: Any, problem: Any, **_: Any) -> list[float | None]:
+            # TRL calls the functions in order; one grading serves them all.
             if first:
                 self._grade(completion_ids, problem)
             return self._graded([value for group in self.sampled for value in group.components[name]])
 
+        # TRL names a reward's metrics after its function.
         part.__name__ = name
         return part
 
@@ -271,12 +277,14 @@ class Sampled(Work):
     def _grade(self, completion_ids: Sequence[Sequence[int]], problem: Sequence[int]) -> None:
         """Make groups of a step's completions, given the tokens and the problem of each."""
         trainer, group = self.ours, self.ours.config.train.group_size
+        # Called once per step: TRL samples the completions of all its minibatches at once.
         self.step += 1
         problems = [self.source.problems[i] for i in problem]
         flat = [
             Rollout(
                 trainer.loaded.encode(task_problem.prompt),
                 tuple(tokens),
+                # TRL tells a reward function no log-probabilities.
                 np.zeros(len(tokens), dtype=np.float32),
                 stopped=bool(tokens) and tokens[-1] in trainer.loaded.end,
             )
@@ -284,6 +292,8 @@ class Sampled(Work):
         ]
         rollouts = [flat[start : start + group] for start in range(0, len(flat), group)]
         with trainer.clock("verify"):
+            # TRL has the completions of a prompt one after another: every group's first row names its
+            # problem.
             stream_names = streams(f"{self.step}/0", problems[::group])
             self.sampled = self.source.grader.groups(stream_names, problems[::group], rollouts)
         self.measured = trainer.policy_metrics(self.sampled, self.step)
