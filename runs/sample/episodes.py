@@ -17,7 +17,7 @@ import numpy as np
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.drawn import draw
 from grpobench.runs.sample.rollouts import Rollout
-from grpobench.runs.sample.sampler import Mixing, Request, Sampler
+from grpobench.runs.sample.sampler import GREEDY, Mixing, Request, Sampler
 from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError
@@ -74,6 +74,12 @@ def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) 
         )
 
 
+def seed_of_turn(seed: int, turn: int) -> int:
+    """The seed of an episode's turn. A seed's numbers begin again in every call, so that all turns would draw
+    by the same ones; greedy completions draw none and stay greedy in every turn."""
+    return seed if turn == 0 or seed == GREEDY else derive(seed, "turn", turn)
+
+
 def play(
     live: Sequence[Episode],
     sampler: Sampler,
@@ -92,8 +98,7 @@ def play(
         requests = [
             Request(
                 history,
-                # A seed's numbers begin anew in every call: all turns would draw by the same ones.
-                tuple(e.seed if turn == 0 else derive(e.seed, "turn", turn) for e in alike),
+                tuple(seed_of_turn(e.seed, turn) for e in alike),
                 truncation,
             )
             for history, alike in together.items()

@@ -39,7 +39,7 @@ from grpobench.runs.sample.episodes import (
 )
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
-from grpobench.runs.sample.sampler import Request, Sampler
+from grpobench.runs.sample.sampler import GREEDY, Request, Sampler
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.seeds import derive
@@ -135,6 +135,14 @@ def test_completion_holds_turns_and_replies_and_marks_policy_tokens() -> None:
     assert (rollout.length, rollout.turns, len(rollout.completion)) == (15, 3, 22)
     assert rollout.written_tokens == tokens("?412$?419$=410$")
     assert policy_turns(nano(), rollout) == ["?412", "?419", "=410"]
+
+
+def test_greedy_episode_is_greedy_in_every_turn() -> None:
+    """ReMax's baseline would be a sample of the policy behind its first turn otherwise."""
+    sampler = turn_by_turn("?412$", "?419$", "=410$")
+    task, problem = by_hand()
+    episodes(sampler, nano(), task, [problem], [(GREEDY,)], 200, 1.0)
+    assert [request.seeds for requests, _, _ in sampler.calls for request in requests] == [(GREEDY,)] * 3
 
 
 def test_newline_ends_turn_and_environment_closes_it_with_end_token() -> None:
