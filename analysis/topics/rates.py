@@ -212,6 +212,8 @@ def study_rates(experiment: Experiment, runs: pd.DataFrame) -> RateStudy | None:
     pairs: list[RatePair] = []
     for task in experiment.tasks:
         of_task = read_curves(all_rates, runs, task)
+        if max((len(curve.points) for curve in of_task), default=1) < 2:
+            continue  # a recipe may run several rates on some of its tasks only (`rate_tasks`)
         curves += of_task
         pairs += compare_curves(task, of_task, experiment.control)
     return RateStudy(tuple(curves), tuple(pairs))

@@ -276,6 +276,7 @@ def select_arms(names: Any, listed: Mapping[str, Arm], folder: Path | None, faul
 ALONE: Mapping[str, tuple[type, ...]] = {
     "seeds": (int,),
     "rates": (int, float),
+    "rate_tasks": (str,),
     "observe": (str, dict),
     "stop_on": (str,),
 }
@@ -314,6 +315,8 @@ class Head(Settings):
     """Kinds of events (docs/stability.md) that end a run, as its result."""
     rates: tuple[Annotated[float, Gt(0)], ...] = ()
     """Every arm also runs at these multiples of its policy's learning rate, such as [0.5, 1, 2]."""
+    rate_tasks: tuple[str, ...] = ()
+    """The tasks on which arms run at `rates`; on all others they run at their own rate. Empty: all tasks."""
     observe: tuple[Entry, ...] = ()
     """Callbacks that are told of every run: names, or tables with name and settings."""
 

@@ -23,6 +23,7 @@ from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
 from grpobench.runs.settings.layers import SETTINGS, TASK, fields_of, lay, read_assignment
+from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Bad, KeyPath, join
 
@@ -140,7 +141,9 @@ def at_rates(
 ) -> tuple[Draft, dict[str, RateOrigin]]:
     """The draft with more arms: each at every multiple of its learning rate (`rates` of the recipe), but for
     1, which is the arm itself and keeps its name, so that its runs are those of a recipe without `rates`."""
-    factors = [] if isinstance(draft.head, Bad) else [factor for factor in draft.head.rates if factor != 1]
+    if isinstance(draft.head, Bad):
+        return draft, {}
+    factors = [factor for factor in draft.head.rates if factor != 1]
     if not factors:
         return draft, {}
     if sweep_values:
@@ -149,8 +152,12 @@ def at_rates(
     arms: list[Arm] = []
     origins: dict[str, RateOrigin] = {}
     names = {arm.name for arm in draft.arms}
+    rate_tasks = draft.head.rate_tasks or tuple(draft.tasks)
+    if strange := [task for task in draft.head.rate_tasks if task not in draft.tasks]:
+        faults += [no_such("task", task, "rate_tasks", draft.tasks) for task in strange]
     for arm in draft.arms:
         arms.append(arm)
+        tasks = tuple(task for task in rate_tasks if arm.tasks is None or task in arm.tasks)
         for factor in sorted(factors):
             name = f"{arm.name}{RATE_SUFFIX}{factor:g}"
             if name in names:
@@ -158,7 +165,7 @@ def at_rates(
                     f"arm.{name}: has the name of {arm.name} at {factor:g} times its rate; rename it"
                 )
             origins[name] = RateOrigin(arm.name, factor)
-            arms.append(dataclasses.replace(arm, name=name, origin=arm.name, rate_factor=factor))
+            arms.append(dataclasses.replace(arm, name=name, origin=arm.name, rate_factor=factor, tasks=tasks))
     return dataclasses.replace(draft, arms=arms), origins
 
 
