@@ -137,13 +137,14 @@ def draw_learning_rates(experiment: Experiment, study: RateStudy | None, sheet: 
         curves = [curve for curve in study.curves if curve.task == task]
         _draw_accuracies(grid[0, task], curves, style)
         grid[0, task].set_title(task)
-        bottom = grid[0, task]
+        panels = [grid[0, task]]
         if any_failed:
-            bottom = grid[1, task]
-            _draw_failures(bottom, curves, style)
-        bottom.set_xlabel("learning rate of the policy")
-        for axes in {id(axes): axes for axes in (grid[0, task], bottom)}.values():
+            panels.append(grid[1, task])
+            _draw_failures(grid[1, task], curves, style)
+        for axes in panels:
             _rate_axis(axes, curves)
+        for axes in panels if len(tasks) == 1 else panels[-1:]:  # the rows of one task stand side by side
+            axes.set_xlabel("learning rate")
     grid[0, tasks[0]].set_ylabel("accuracy (%)")
     if any_failed:
         grid[1, tasks[0]].set_ylabel("failed runs (%)")
