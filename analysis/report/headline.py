@@ -193,7 +193,7 @@ def describe_rates(numbers: Numbers) -> str:
     for pair in study.pairs:
         by_conclusion.setdefault(pair.conclusion, []).append(pair)
     robust = by_conclusion.get(ROBUST, [])
-    rates = "at best learning rates, half and twice them"
+    rates = "at the best learning rates, at half and at twice these"
     parts = [f"no pair differs {rates}"]
     if robust:
         names = ", ".join(_losers([pair.direction for pair in robust], arms))
