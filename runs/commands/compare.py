@@ -32,7 +32,13 @@ SEEDS = "8"
     help="What to compare it with, such as grpo,dapo; or all, of which those that do not fit the task are "
     "left out.",
 )
-@click.option("--task", "tasks", required=True, metavar="LIST", help="One or several tasks.")
+@click.option(
+    "--task",
+    "tasks",
+    default=None,
+    metavar="LIST",
+    help="One or several tasks. Default: the first task of the recipe, arithmetic in quickstart.",
+)
 @click.option(
     "--seeds",
     default=SEEDS,
@@ -58,7 +64,7 @@ def compare_command(options: Options) -> int:
     made = contrast(
         options.algorithm,
         names(options.others, "--with"),
-        names(options.tasks, "--task"),
+        names(options.tasks, "--task") if options.tasks is not None else (),
         options.seeds,
         options.out,
         source=options.recipe,
@@ -81,7 +87,8 @@ def names(text: str, option: str) -> tuple[str, ...]:
 
 def command_of(options: Options) -> str:
     """The command that makes the same recipe, for provenance."""
-    words = ["grpobench", "compare", options.algorithm, "--with", options.others, "--task", options.tasks]
+    words = ["grpobench", "compare", options.algorithm, "--with", options.others]
+    words += ["--task", options.tasks] if options.tasks is not None else []
     words += ["--seeds", options.seeds, *(["--recipe", options.recipe] if options.recipe else [])]
     words += ["--rates", options.rates] if options.rates else []
     return shlex.join([*words, *(part for text in options.sets for part in ("--set", text))])

@@ -46,6 +46,7 @@ class Wish:
     others: tuple[str, ...]
     """Likewise, or `ALL` alone."""
     tasks: tuple[str, ...]
+    """Empty: the first task of that recipe."""
     seeds: tuple[int, ...]
     source: str = BASE
     """Name or path of the recipe that settings are taken from."""
@@ -76,6 +77,8 @@ def compose(wish: Wish) -> Made:
     for name in names:
         arms.add(name, "--with", optional=everything)
     listed = [name_of(entry) for entry in base.get("tasks", [])]
+    if not wish.tasks:
+        wish = dataclasses.replace(wish, tasks=tuple(listed[:1]))
     for task in wish.tasks:
         if task not in listed and not task.startswith(registries.HUB):
             registries.find_class("task", task, folder, "--task", arms.faults)

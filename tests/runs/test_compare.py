@@ -163,6 +163,14 @@ def test_wrong_names_are_refused_with_the_nearest(
     assert any(fault in message for message in error.value.faults)
 
 
+def test_without_a_task_the_first_of_the_recipe_is_compared(mine: Path) -> None:
+    made = compose(Wish("mine:Half", ("grpo",), (), (0, 1), sets=("rates=[0.5, 1, 2]",)))
+    assert {config.task.name for config in made.recipe.runs()} == {"arithmetic"}
+    assert [config.arm for config in made.recipe.runs() if config.seed == 0] == [
+        f"{name}{ending}" for name in ("half", "grpo") for ending in ("", "+rate-x0.5", "+rate-x2")
+    ]
+
+
 @pytest.mark.parametrize(
     "words",
     [
