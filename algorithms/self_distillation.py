@@ -41,8 +41,8 @@ class SelfDistillation(Distillation):
 
     averaging: parts.Averaging = "sequence_mean"
     template: str = "{prompt}"
-    """What the teacher reads in place of the problem's prompt: ``{prompt}`` stands for that,
-    ``{demonstration}`` for the answer that it is shown."""
+    """The teacher's prompt: ``{prompt}`` is replaced with the problem's prompt, ``{demonstration}`` with the
+    answer that the teacher sees."""
     teacher: Teacher = "average"
     """The teacher's weights: the policy's at that moment (policy), their exponential moving average
     (average), those that the run began with (initial), or those of `model.teacher` (model)."""

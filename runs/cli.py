@@ -144,9 +144,7 @@ COMMANDS: tuple[click.Command, ...] = (
         "profile.profile_command",
         "Score algorithms on probes: what each is good and bad at.",
     ),
-    Command(
-        "status", "experiments.status_command", "Show how the runs of a folder stand, from any other shell."
-    ),
+    Command("status", "experiments.status_command", "Show the state of a folder's runs, from any shell."),
     Command(
         "merge", "experiments.merge_command", "Make one experiment of parts that ran on different machines."
     ),
@@ -167,7 +165,11 @@ COMMANDS: tuple[click.Command, ...] = (
     Command(
         "publish", "publishing.publish_command", "Write experiments' raw results as a file set for others."
     ),
-    Command("contribute", "publishing.contribute_command", "Check a published file set; put it beside ours."),
+    Command(
+        "contribute",
+        "publishing.contribute_command",
+        "Check a published file set and show its results next to ours.",
+    ),
     Command("eval", "models.eval_command", "Evaluate run folders or a model on a task.", light=False),
     Command("export", "models.export_command", "Write a run's policy as a Hugging Face folder.", light=False),
     Command(
@@ -209,12 +211,14 @@ COMMANDS: tuple[click.Command, ...] = (
         help="Fetch data sets and models, or list what is here.",
         commands=(
             Command(
-                "fetch", "inventory.fetch_command", "Install packages of data and models; check their sums."
+                "fetch",
+                "inventory.fetch_command",
+                "Install packages of data and models; check their checksums.",
             ),
             Command(
                 "list",
                 "inventory.list_data_command",
-                "List what is here, its source, rows, license and sums.",
+                "List data and models: place, source, rows, license and checksums.",
             ),
         ),
     ),

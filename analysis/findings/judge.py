@@ -256,8 +256,7 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     reason = f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent"
     if math.isfinite(smallest_effect):  # equal runs have no spread, and few runs can find no effect
         reason += (
-            f"; arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from "
-            f"{smallest_effect:.1f} {test.unit} on, and equal ones are shown to be within "
-            f"{smallest_margin:.1f}"
+            f"; with {test.seeds} seeds an arm, {power.POWER:.0%} of repetitions find an effect of "
+            f"{smallest_effect:.1f} {test.unit}, and show equal arms to be within {smallest_margin:.1f}"
         )
     return Judged(test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, verdict, reason)

@@ -38,8 +38,8 @@ of seconds. A profile is the scores of one algorithm on all probes.
 
 - **Score**: 0 and 1 are stated below for every probe. Scores may leave this range.{robust}
 - **Interval**: 95 %, over seeds, from a moderated variance. ± is half its width.
-- **Marks**: algorithms that share a letter on a probe are not told apart. Two are told apart if q ≤ 0.05,
-  over all pairs of the probe, that their means differ by more than {resolution}.
+- **Marks**: the tests do not tell apart algorithms that share a letter on a probe. They tell two apart if
+  q ≤ 0.05, over all pairs of the probe, that their means differ by more than {resolution}.
 - **Rates**: every algorithm runs at the learning rates of the same search (see [rates](#rates)).
 
 A score says how an algorithm reacts to a mechanism on these policies, not how it trains a large model.
@@ -144,7 +144,7 @@ def _probe_lines(profile: Profile, controls: Mapping[str, Separation], deals: in
         "",
         fold(
             "Told apart: share of all pairs of algorithms. A/A: share of deals in which one algorithm "
-            "under two names is told apart, with half of its seeds each; a dash where no algorithm has "
+            "under two names differs from itself, with half of its seeds each; a dash where no algorithm has "
             f"{DEALT_SEEDS} seeds. The positive control must score higher than the negative one. They "
             "are separated if Welch's t test, one-sided, says at p ≤ 0.05 that the difference is larger "
             f"than {RESOLUTION}."
@@ -211,8 +211,8 @@ def _theory_lines(profile: Profile) -> list[str]:
         "## What theory expects",
         "",
         fold(
-            "Orders: an algorithm that theory expects above (or below) the others against each other "
-            "one. They hold or are reversed where the pair is told apart."
+            "An order pairs an algorithm that theory expects above (or below) the others with one of them. It "
+            "holds or is reversed if the tests tell the pair apart; else it is unresolved."
         ),
         "",
     ]

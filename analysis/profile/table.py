@@ -156,9 +156,9 @@ def _entry(profile: Profile, probe: str, algorithm: str) -> str:
 def _notes(profile: Profile, probes: Sequence[str]) -> list[str]:
     notes = [
         fold(
-            "Mean score over seeds ± half the width of its 95 % interval. Algorithms that share a mark "
-            "(letter) on a probe are not told apart there; a-d stands for a, b, c and d. The order of "
-            "rows is no rank."
+            "Mean score over seeds ± half the width of its 95 % interval. The tests do not tell apart "
+            "algorithms that share a mark (letter) on a probe; a-d means a, b, c and d. The order of rows "
+            "is not a ranking."
         ),
     ]
     if any(profile.gated.get(name) for name in probes):

@@ -101,7 +101,7 @@ def search(
     `seeds` are those of the search, none of them the recipe's; `rungs` are the seeds of a value by the end of
     each rung, and `keep` the share of values that goes on to the next one. What is left out comes from the
     recipe's table ``search``, or is that of ``grpobench search``. `to` is the recipe to write; the default is
-    NAME-searched.toml beside the recipe. The other arguments are those of `grpobench.run`.
+    NAME-searched.toml next to the recipe. The other arguments are those of `grpobench.run`.
 
     Raises `ConfigError` for errors in the recipe and for a search that would not be equal, `FolderError` if
     the folder holds a search by another plan, `RunError` if runs crashed, and KeyboardInterrupt when stopped:

@@ -20,7 +20,7 @@ FIRST = (
     ("grpobench doctor", "see what this machine can run"),
     ("grpobench run quickstart", "compare four algorithms on built-in policies (the demo)"),
     ("grpobench compare mine:Half --with grpo --task arithmetic", "compare class Half of mine.py with GRPO"),
-    ("grpobench findings", "list what was found, with verdicts"),
+    ("grpobench findings", "list findings with their verdicts"),
 )
 
 

@@ -29,8 +29,7 @@ SEEDS = "8"
     "others",
     required=True,
     metavar="LIST",
-    help="What to compare it with, such as grpo,dapo; or all, of which those that do not fit the task are "
-    "left out.",
+    help="Algorithms to compare it with, such as grpo,dapo; or all, for those that fit the task.",
 )
 @click.option(
     "--task",

@@ -40,13 +40,14 @@ running_options = combine(
     workers_option,
     flag(
         "--allow-change",
-        "Resume although settings, data, model or code changed. The change is recorded and shown in reports. "
+        "Resume although settings, data, model or code changed. Run folders record the change, and reports "
+        "show it. "
         "Runs that finished with other settings or data start again from the beginning.",
     ),
     flag(
         "--dry-run",
-        "Check everything, try all code and show the runs, what they may take of memory and time, and a "
-        "prompt of each task. Starts no run and writes nothing.",
+        "Check everything, try all code and show the runs, the memory and time that they may take, and a "
+        "prompt of each task. Start no run and write nothing.",
     ),
     no_trial_option,
     gpu_memory_option,
@@ -78,8 +79,8 @@ recipe_options = combine(
 @click.option(
     "--until",
     type=click.Choice(("resolved",)),
-    help="Add seeds to the recipe's until every pair of arms has a verdict. The plan of interim analyses is "
-    "written before the first one, and its error rates hold under it.",
+    help="Add seeds to the recipe's until every pair of arms has a verdict. The plan of interim analyses, "
+    "written before the first one, keeps the error rates.",
 )
 @click.option("--most-seeds", type=POSITIVE, metavar="N", help="With --until: never use more than N seeds.")
 @click.option(
@@ -124,7 +125,7 @@ def recipe_of(options: Options, over: Sequence[str] = ()) -> Recipe:
     metavar="DIR",
     help="An experiment folder, a run folder, or a folder of experiment folders.",
 )
-@flag("--watch", "Show it again and again until nothing runs.")
+@flag("--watch", "Refresh until nothing runs.")
 @json_option
 def status_command(options: Options) -> int:
     from grpobench.runs.experiment import run_status
@@ -151,7 +152,7 @@ def status_command(options: Options) -> int:
     metavar="DIR",
     help="An experiment folder, a run folder, or a folder of experiment folders.",
 )
-@flag("--dry-run", "Say what would be freed, and remove nothing.")
+@flag("--dry-run", "Print what would be freed; remove nothing.")
 @json_option
 def prune_command(options: Options) -> int:
     """Removes checkpoints and optimizer states of runs with a result. Logs, rollouts and final weights stay:
@@ -188,6 +189,6 @@ def merge_command(options: Options) -> int:
         say(f"{count} {'run' if count == 1 else 'runs'} from {folder}")
     if merged.missing:
         names = ", ".join(merged.missing[:5]) + (", ..." if len(merged.missing) > 5 else "")
-        say(f"{len(merged.missing)} planned and begun nowhere: {names}")
+        say(f"{len(merged.missing)} planned and not begun in any part: {names}")
     say(f"{merged.folder}: {len(merged.sources)} runs; grpobench report {merged.folder}")
     return DONE

@@ -46,7 +46,9 @@ name_argument = click.argument(
 )
 run_options = combine(
     scale_options,
-    click.option("--seeds", metavar="LIST", help="Other seeds than registered, in another --out."),
+    click.option(
+        "--seeds", metavar="LIST", help="Run these seeds instead of the registered ones, in another --out."
+    ),
     rates_option,
     workers_option,
     set_option("Override a value, as with run. May be repeated."),

@@ -31,18 +31,18 @@ MOST = 20
     "--from",
     "form",
     type=click.Choice(LIBRARIES),
-    help="Format of the logs. Default: each log says itself what it is.",
+    help="Format of the logs. Default: detected from each log.",
 )
 @click.option(
     "--map",
     "maps",
     multiple=True,
     metavar="THEIRS=OURS",
-    help="Our name of a metric of theirs (grpobench list metrics), or COLUMN=step. THEIRS/100=OURS divides "
-    "by 100, as percent need. May be repeated.",
+    help="Read their metric as ours (grpobench list metrics), or COLUMN=step. THEIRS/100=OURS divides "
+    "percentages by 100. May be repeated.",
 )
 @click.option("--arm", default="", metavar="NAME", help="Default: from names of folders or logs.")
-@click.option("--task", default="", metavar="NAME", help="Default: the data set, where a log names it.")
+@click.option("--task", default="", metavar="NAME", help="Default: the data set that the log names.")
 @click.option("--seed", type=NATURAL, metavar="N", help="Default: from names, else from the log.")
 @click.option(
     "--experiment", default="", metavar="NAME", help="Name of the experiment. Default: the name of OUT."
@@ -52,9 +52,9 @@ MOST = 20
     type=PATH,
     multiple=True,
     metavar="DIR",
-    help="Copy the runs of this experiment of ours into OUT, for one report of both. May be repeated.",
+    help="Copy the runs of our experiment DIR into OUT, so that one report shows both. May be repeated.",
 )
-@flag("--strict", "Import nothing where anything is damaged.")
+@flag("--strict", "Import nothing if any log is damaged.")
 @json_option
 def import_command(options: Options) -> int:
     from grpobench.runs.api.importing import import_runs
@@ -116,7 +116,7 @@ def spoken(run: ReadRun) -> str:
     if run.library:
         vocabulary = VOCABULARIES[run.library]
         return f"names of {vocabulary.title}, as in {vocabulary.read}"
-    return "names of no library that is known"
+    return "names of an unknown library"
 
 
 def table(result: Imported) -> dict[str, Any]:

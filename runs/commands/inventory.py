@@ -53,7 +53,10 @@ def list_command(options: Options) -> int:
 
 @click.argument("kind", type=KindParameter(SHOWN), metavar="KIND", help=f"One of {', '.join(SHOWN)}.")
 @click.argument(
-    "name", required=False, metavar="[NAME]", help="Needed except for dialects, which are all shown."
+    "name",
+    required=False,
+    metavar="[NAME]",
+    help="Required for every kind except dialects, which shows all of them.",
 )
 @click.option(
     "--as",
@@ -117,9 +120,12 @@ def list_data_command(options: Options) -> int:
     metavar="[NAME]...",
     help="A task, module:Name, or FILE.toml for the tasks of a recipe. Default: every task.",
 )
-@flag("--all", "Check every task, as without a name.")
+@flag("--all", "Check every task; the default without NAME.")
 @click.option(
-    "--problems", type=int, metavar="N", help="Most problems of a task; 0 for all. Default: 10,000."
+    "--problems",
+    type=int,
+    metavar="N",
+    help="Check at most N problems of a task; 0 for all. Default: 10,000.",
 )
 @json_option
 @data_options
@@ -131,20 +137,20 @@ def check_command(options: Options) -> int:
     from grpobench.runs.tools.strict import ConfigError
 
     if options.all and options.names:
-        raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
+        raise ConfigError(["tasks check: --all takes every task; remove it or the names"])
     most = check.MOST if options.problems is None else options.problems
     task_checks = say_each(lambda tell: check.checks(options.names, most, tell), check.as_lines, options.json)
     return INFRASTRUCTURE if any(task_check.state == "failed" for task_check in task_checks) else DONE
 
 
-@flag("--keep", "Keep what the graders say in the project's checkout.")
+@flag("--keep", "Keep the graders' verdicts in the project's checkout.")
 @json_option
 def pairs_command(options: Options) -> int:
     """Exits with 0 when every verdict of ours is the expected one or a kept exception, else with 70."""
     return compare_graders("pairs", options)
 
 
-@flag("--keep", "Keep what is read in the project's checkout.")
+@flag("--keep", "Keep the readings in the project's checkout.")
 @json_option
 def readings_command(options: Options) -> int:
     """Exits with 0 when ours reads the right program from every completion, else with 70."""

@@ -30,7 +30,7 @@ PREFLIGHT = "quickstart"
 """The recipe that `doctor --deep` checks where none is named."""
 
 
-@out_option("results", "Where results would go. Default: ./results.")
+@out_option("results", "Folder of results. Default: ./results.")
 @click.option(
     "--deep",
     is_flag=False,
@@ -41,7 +41,7 @@ PREFLIGHT = "quickstart"
 @click.option(
     "--device",
     type=click.Choice(("cpu", "cuda")),
-    help="With --deep: what the checks run on. Default: the GPU if there is one.",
+    help="With --deep: device of the checks. Default: the GPU if there is one.",
 )
 @set_option("With --deep: override a value of the recipe, as with run. May be repeated.")
 @gpu_memory_option
@@ -57,7 +57,7 @@ def doctor_command(options: Options) -> int:
     if options.deep:
         return deep_command(options)
     deep = {"--set": options.sets, "--device": options.device, "--gpu-memory": options.gpu_memory}
-    if faults := [f"{name}: belongs to --deep RECIPE" for name, value in deep.items() if value]:
+    if faults := [f"{name}: needs --deep RECIPE" for name, value in deep.items() if value]:
         raise ConfigError(faults)
     findings = doctor.examine(options.out)
     if options.json:
@@ -112,7 +112,7 @@ def use_device(name: str) -> None:
     "in completions of 32 or of 8 tokens. Default: short and long-prompt for nano and nano-moe, long-prompt "
     "for others.",
 )
-@flag("--memory-plan", "Hold the memory plan against the peaks of steps instead.")
+@flag("--memory-plan", "Compare the memory plan with the measured peaks of steps instead.")
 @json_option
 def bench_command(options: Options) -> int:
     from grpobench.benchmarks import bench, memory_peaks

@@ -35,7 +35,10 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 
 @click.argument("target", metavar="DIR|MODEL", help="A run folder, an experiment folder or a model.")
 @click.option(
-    "--task", required=True, metavar="T", help="One of ours, or with --through lm-eval any of the harness's."
+    "--task",
+    required=True,
+    metavar="T",
+    help="One of our tasks; with --through lm-eval, any task of the harness.",
 )
 @click.option("--split", type=click.Choice(("train", "validation", "test")), default="test")
 @click.option("--problems", type=POSITIVE, metavar="N", help="First N problems. Default: all.")
@@ -45,14 +48,17 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
     metavar="N",
     help="Sample N completions per problem; pass@k is reported for k up to N/2. Default: 1.",
 )
-@flag("--no-greedy", "Leave greedy decoding out.")
+@flag("--no-greedy", "Skip greedy decoding.")
 @click.option(
-    "--temperature", type=float, metavar="X", help="Of sampled answers. Default: the run's, else 1."
+    "--temperature",
+    type=float,
+    metavar="X",
+    help="Temperature of sampled answers. Default: the run's, else 1.",
 )
 @click.option("--max-completion-tokens", type=POSITIVE, metavar="N", help="Default: the run's or the task's.")
-@click.option("--seed", type=int, default=0, metavar="N", help="Of the sampled completions.")
+@click.option("--seed", type=int, default=0, metavar="N", help="Seed of the sampled completions.")
 @flag("--drop-long", "Leave out prompts that do not fit the model's context.")
-@flag("--no-base", "Leave a run's base model out.")
+@flag("--no-base", "Skip the run's base model.")
 @task_set_option
 @click.option(
     "--through",
@@ -65,7 +71,7 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 @click.option("--fewshot", type=NATURAL, metavar="N", help="Number of examples, for the harness's own tasks.")
 @chat_option
 @click.option("--dtype", type=DTYPE, default="float32", help="Precision of a model's forward passes.")
-@flag("--again", "Evaluate although the same evaluation is there already.")
+@flag("--again", "Evaluate even if this evaluation already exists.")
 @click.option(
     "--out",
     type=PATH,
@@ -124,7 +130,7 @@ def eval_command(options: Options) -> int:
 @click.argument("run", type=PATH, metavar="RUN", help="A run folder: results/EXPERIMENT/ARM-TASK-sSEED.")
 @click.argument("folder", type=PATH, metavar="DIR", help="The folder to write; it must not exist.")
 @click.option("--dtype", type=DTYPE, default="float32", help="Default: the run's own, float32.")
-@flag("--merged", "Of a run that trained an adapter: write whole weights, not a folder for peft.")
+@flag("--merged", "If the run trained an adapter, write whole weights instead of a folder for peft.")
 @model_option
 @trust_option
 def export_command(options: Options) -> int:
@@ -132,7 +138,7 @@ def export_command(options: Options) -> int:
 
     exported = export(options.run, options.folder, options.dtype, options.merged)
     if exported.caution:
-        say(f"careful: these are {exported.caution}", file=sys.stderr)
+        say(f"warning: these are {exported.caution}", file=sys.stderr)
     say(f"{exported.folder}: the policy after step {exported.step}; its README.md says how to load it")
     return DONE
 
@@ -141,19 +147,23 @@ def export_command(options: Options) -> int:
 @click.option("--task", required=True, metavar="T")
 @click.option("--steps", type=POSITIVE, default=100, metavar="N", help="Number of updates. Default: 100.")
 @click.option("--batch", type=POSITIVE, metavar="N", help="Demonstrations per update.")
-@click.option("--examples", type=POSITIVE, metavar="N", help="Different demonstrations. Default: all.")
+@click.option(
+    "--examples", type=POSITIVE, metavar="N", help="Number of different demonstrations. Default: all."
+)
 @click.option(
     "--learning-rate",
     type=float,
     metavar="X",
-    help="Peak. Default: 1e-3, for models of a million parameters; 5e-5 suits SmolLM2-135M.",
+    help="Peak learning rate. Default: 1e-3, for models of a million parameters; 5e-5 suits SmolLM2-135M.",
 )
 @click.option("--dtype", type=DTYPE, help="Precision of forward passes.")
 @chat_option
 @click.option(
     "--problems", type=POSITIVE, default=128, metavar="N", help="Validation problems to measure on."
 )
-@click.option("--samples", type=NATURAL, default=1, metavar="N", help="Sampled answers to each of them.")
+@click.option(
+    "--samples", type=NATURAL, default=1, metavar="N", help="Sampled answers per validation problem."
+)
 @click.option("--max-completion-tokens", type=POSITIVE, metavar="N", help="Default: the task's.")
 @task_set_option
 @click.option("--out", type=PATH, metavar="DIR", help="Copy the model to this folder.")

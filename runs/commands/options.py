@@ -63,7 +63,7 @@ trust_option = flag(
 )
 unsafe_option = flag(
     "--unsafe-exec",
-    "Where bubblewrap does not work, run programs that a model wrote with all your rights.",
+    "Where bubblewrap does not work, run the model's programs with all your rights.",
 )
 remote_options = combine(
     click.option(
@@ -84,7 +84,7 @@ remote_options = combine(
         "--gpus-per-run",
         type=float,
         metavar="X",
-        help="A fraction shares a GPU among runs. Default: 1 where there are GPUs.",
+        help="GPUs of a run; a fraction shares one GPU among runs. Default: 1 where there are GPUs.",
     ),
     click.option(
         "--cpus-per-run",
@@ -104,8 +104,8 @@ gpu_memory_option = click.option(
     "--gpu-memory",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GIB",
-    help="Plan memory for a GPU of this size, and refuse runs that cannot fit into it. Default: the GPU that "
-    "is here.",
+    help="Plan memory for a GPU of this size, and refuse runs that cannot fit into it. Default: this "
+    "machine's GPU.",
 )
 rates_option = click.option(
     "--rates",
@@ -122,7 +122,7 @@ workers_option = click.option(
 json_option = flag("--json", "Print JSON.")
 no_trial_option = flag(
     "--no-trial",
-    "Start without the trial that calls code of yours before the first run; with --dry-run: call no code.",
+    "Skip the trial, which calls your code before the first run. With --dry-run: call no code.",
 )
 
 

@@ -22,7 +22,7 @@ from grpobench.runs.commands.output import DONE, PREEMPTED, say
     "algorithms",
     nargs=-1,
     metavar="[ALGORITHM]...",
-    help="Of grpobench list algorithms, or MODULE:Class.",
+    help="One of grpobench list algorithms, or MODULE:Class.",
     shell_complete=names_of("algorithms"),
 )
 @out_option("results/profile")
@@ -30,18 +30,22 @@ from grpobench.runs.commands.output import DONE, PREEMPTED, say
     "--scale",
     type=click.Choice(("nano", "small")),
     default="nano",
-    help="small: SmolLM2-135M in the place of the built-in policies. Default: nano.",
+    help="small: SmolLM2-135M in place of the built-in policies. Default: nano.",
 )
 @click.option("--seeds", type=POSITIVE, metavar="N", help="The first N seeds. Default: 8, with --quick 4.")
 @click.option("--probes", metavar="LIST", help="Run these only. Default: all.")
 @flag("--quick", "Four seeds and half of the probes.")
-@click.option("--baseline", metavar="NAME", help="What a page compares with. Default: that of the probes.")
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="The algorithm that a page compares with. Default: the baseline of the probes.",
+)
 @flag("--controls", "Run the probes' controls too.")
 @flag("--no-around", "Leave out the learning rates above and below the searched one.")
 @workers_option
 def profile_command(options: Options) -> int:
-    """Without an ALGORITHM, shows what is kept. mine:Half is the class Half of mine.py in this folder. What
-    has a result is not run again."""
+    """Without an ALGORITHM, shows the kept profiles. mine:Half is the class Half of mine.py in this folder.
+    Runs that have a result are not repeated."""
     from grpobench.runs.api.profiles import profile
 
     profiled = profile(
@@ -60,5 +64,5 @@ def profile_command(options: Options) -> int:
     for algorithm in profiled.unscored:
         say(f"{algorithm}: no score yet; see {profiled.folder / 'runs'}", file=sys.stderr)
     if profiled.stopped:
-        say("stopped; the same command goes on", file=sys.stderr)
+        say("stopped; the same command resumes", file=sys.stderr)
     return PREEMPTED if profiled.stopped else DONE

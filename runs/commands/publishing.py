@@ -18,7 +18,7 @@ from grpobench.runs.commands.output import DONE, say
 )
 @click.option("--out", type=PATH, required=True, metavar="OUT", help="The folder to write; new or empty.")
 @click.option("--contributor", required=True, metavar="WHO", help="Your name, or your group's.")
-@click.option("--name", metavar="NAME", help="Of the file set. Default: the name of OUT.")
+@click.option("--name", metavar="NAME", help="Name of the file set. Default: the name of OUT.")
 @click.option("--license", default="CC-BY-4.0", metavar="ID", help="SPDX identifier. Default: CC-BY-4.0.")
 def publish_command(options: Options) -> int:
     """Logs, settings and provenance of every run, without weights, completions of rollouts and names of your
@@ -32,7 +32,7 @@ def publish_command(options: Options) -> int:
     runs = sum(len(part.runs) for part in manifest.experiments)
     count = len(manifest.experiments)
     say(f"{published_folder}: {count} experiment{'s' * (count > 1)}, {runs} runs")
-    say(f"grpobench contribute {published_folder} --check does what others will do first")
+    say(f"grpobench contribute {published_folder} --check makes the checks that others will make")
     return DONE
 
 
@@ -46,7 +46,7 @@ def publish_command(options: Options) -> int:
 )
 def contribute_command(options: Options) -> int:
     """Refuses a file set whose checksums, logs, tables, settings, seeds or provenance do not agree, and names
-    what does not. What is accepted appears under its own name in findings and profiles, never among ours."""
+    the fault. Findings and profiles show an accepted file set under its own name, never among our results."""
     from grpobench.runs.api.keeping import contribute
 
     written = contribute(options.folder, options.to, only_check=options.check)

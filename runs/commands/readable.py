@@ -28,8 +28,8 @@ from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, compla
     help="Tasks, separated by commas. Default: those with published problems that are on this machine.",
 )
 @click.option("--problems", type=POSITIVE, default=64, metavar="N", help="First N problems. Default: 64.")
-@flag("--no-greedy", "Leave greedy decoding out.")
-@click.option("--temperature", type=float, metavar="X", help="Of sampled answers. Default: 1.")
+@flag("--no-greedy", "Skip greedy decoding.")
+@click.option("--temperature", type=float, metavar="X", help="Temperature of sampled answers. Default: 1.")
 @click.option("--max-completion-tokens", type=POSITIVE, metavar="N", help="Default: the task's.")
 @chat_option
 @click.option("--dtype", type=DTYPE, default="float32", help="Precision of forward passes.")
@@ -40,7 +40,11 @@ from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, compla
     "--batch", type=POSITIVE, default=16, metavar="N", help="Demonstrations per update. Default: 16."
 )
 @click.option(
-    "--learning-rate", type=float, default=5e-5, metavar="X", help="Their peak rate. Default: 5e-5."
+    "--learning-rate",
+    type=float,
+    default=5e-5,
+    metavar="X",
+    help="Peak learning rate of these updates. Default: 5e-5.",
 )
 @task_set_option
 @out_option("results/models")

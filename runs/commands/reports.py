@@ -34,13 +34,14 @@ MOST_WARNINGS = 5
 
 
 @click.argument("folder", type=PATH, metavar="DIR", help="Such as results/quickstart.")
-@flag("--strict", "Write no report where a file of a run is damaged.")
+@flag("--strict", "Write no report if a file of a run is damaged.")
 @click.option("--format", default=",".join(FORMATS), metavar="LIST", help=f"Default: {','.join(FORMATS)}.")
 @click.option(
     "--margin",
     type=float,
     metavar="POINTS",
-    help="Call arms equivalent within so many points of accuracy. Default: the recipe's, else 2.",
+    help="Call arms equivalent if they differ by less than this many points of accuracy. Default: the "
+    "recipe's, else 2.",
 )
 def report_command(options: Options) -> int:
     from grpobench.analysis.tools.text import why_no_experiment
@@ -107,7 +108,7 @@ def accuracy_lines(facts: Facts) -> list[str]:
     nargs=-1,
     required=True,
     metavar="DIR...",
-    help="Such as results/quickstart. Of several folders, all arms are drawn in one figure.",
+    help="Such as results/quickstart. With several folders, one figure shows all arms.",
 )
 @click.option(
     "--width",
@@ -250,7 +251,7 @@ def calibrate_command(options: Options) -> int:
         return complain(str(error), INFRASTRUCTURE)
     if content is None:
         unfinished = [run.name for run in outcome.runs if run.state not in ("finished", "diverged")]
-        say(f"without a result: {', '.join(unfinished[:5])}; the same command goes on", file=sys.stderr)
+        say(f"without a result: {', '.join(unfinished[:5])}; the same command resumes", file=sys.stderr)
         return outcome.code
     say(as_json(content) if options.json else "\n".join(markdown.as_lines(content)))
     if record_path is not None:

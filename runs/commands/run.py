@@ -25,7 +25,9 @@ def carry_out(recipe: Recipe, options: Options, by_pairs: bool = True) -> int:
     """Run the experiment, tell how it ended and write its report. Say first what its seeds can resolve,
     unless it is judged otherwise than `by_pairs` of arms."""
     if options.json and not options.dry_run:
-        raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
+        raise ConfigError(
+            ["--json: needs --dry-run; `grpobench status DIR --json` shows runs that have begun"]
+        )
     plan, how = plan_of(recipe, options), execution(options)
     lines = outlook_lines(recipe, options.out, plan) if by_pairs else []
     if options.dry_run:

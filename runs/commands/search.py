@@ -44,7 +44,7 @@ DEFAULT = "search-nano"
     required=False,
     metavar="[RECIPE]",
     shell_complete=names_of("recipes"),
-    help="Name or path of the recipe that is to use the chosen values. With --algorithms: search-nano.",
+    help="Name or path of the recipe that will use the chosen values. With --algorithms: search-nano.",
 )
 @click.option("--algorithms", metavar="LIST", help="Arms, such as grpo,mine:Half. Same as --set arms=LIST.")
 @click.option("--task", metavar="LIST", help="Tasks. Same as --set tasks=LIST.")
@@ -59,14 +59,14 @@ DEFAULT = "search-nano"
 @click.option(
     "--seeds",
     metavar="LIST",
-    help="Seeds of the search, such as 1000-1003, none of them the recipe's. Default: those, or the recipe's "
-    "search.seeds.",
+    help="Seeds of the search, none of them the recipe's. Default: the recipe's search.seeds, else "
+    "1000-1003.",
 )
 @click.option(
     "--rungs",
     metavar="LIST",
-    help="Seeds of a value by the end of each rung. Default: 1,2,4,... up to all seeds. One number: every "
-    "value runs with all seeds.",
+    help="Number of seeds of each value after each rung. Default: 1,2,4,... up to all seeds. One number: "
+    "every value runs with all seeds.",
 )
 @click.option(
     "--keep",
@@ -80,13 +80,13 @@ DEFAULT = "search-nano"
     "--to",
     type=PATH,
     metavar="FILE",
-    help="The recipe to write. Default: NAME-searched.toml beside RECIPE.",
+    help="The recipe to write. Default: NAME-searched.toml next to RECIPE.",
 )
 @workers_option
 @flag(
     "--dry-run",
-    "Check everything, try all code and show the runs and what they may take. Starts no run and writes "
-    "nothing.",
+    "Check everything, try all code and show the runs and the memory and time that they may take. Start no "
+    "run and write nothing.",
 )
 @no_trial_option
 @flag("--json", "With --dry-run: print JSON.")
@@ -98,12 +98,12 @@ DEFAULT = "search-nano"
 def search_command(options: Options) -> int:
     """Every arm gets the same number of runs and steps, on the validation split: first for the policy's
     learning rate, together with the other keys of --over, then for a critic's at the policy's best. A
-    diverged run counts as 0. Writes a recipe with the chosen values. The same command goes on later."""
+    diverged run counts as 0. Writes a recipe with the chosen values. The same command resumes a search."""
     from grpobench.runs.api.searching import searcher
     from grpobench.runs.settings.recipe import read_recipe
 
     if options.json and not options.dry_run:
-        raise ConfigError(["--json: belongs to --dry-run; the record of a search is JSON itself"])
+        raise ConfigError(["--json: needs --dry-run; the record of a search is already JSON"])
     if not options.recipe and not options.algorithms:
         raise ConfigError(["search: give a recipe, or --algorithms LIST and --task LIST"])
     source = options.recipe or DEFAULT
@@ -189,7 +189,7 @@ def carry_out(searcher: Searcher) -> int:
     if search_end.record is None or search_end.recipe is None:
         if search_end.last is not None:
             tell(search_end.last)
-        say("nothing was chosen: the search has not come to its end", file=sys.stderr)
+        say("nothing was chosen: the search is not finished", file=sys.stderr)
         return search_end.code
     show(search_end.record, search_end.recipe, searcher.record_path)
     return DONE

@@ -216,9 +216,9 @@ def exploratory(row: Mapping[str, Any]) -> str:
 
 def effect_sentence(row: Mapping[str, Any]) -> str:
     """The effect that decides, with its interval."""
-    subject = "Its test, beside those that decide"
+    subject = "A secondary test"
     if row["decides"]:
-        subject = "Deciding test" if row["claim"] else "Its test, one of those that decide"
+        subject = "Deciding test" if row["claim"] else "One of its deciding tests"
     return f'{subject}, "{row["test"]}": {row["effect"]}.'
 
 

@@ -189,7 +189,7 @@ def alternatives(cls: Any) -> list[tuple[str, Any]]:
 PAGE = "stability.md"
 FAMILIES: Mapping[str, str] = {
     "collapse": "Collapse: what was learned is lost",
-    "instability": "Instability: what often comes before, or beside",
+    "instability": "Instability: what often precedes or accompanies a collapse",
     "infrastructure": "Infrastructure: never the algorithm's",
 }
 

@@ -71,7 +71,7 @@ class ModelConfig(Settings):
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
     warm_start_answers: str = "reference"
     """What the supervised updates read: `reference`, one demonstration of each problem; `distribution`,
-    episodes drawn anew for every update from what the task lets a base policy write, right or wrong
+    episodes drawn for each update from what the task lets a base policy write, right or wrong
     (`Task.draw_episode`); or a JSONL file of ``{"prompt": …, "completion": …, "weight": …}`` with any number
     of answers to a problem, drawn by weight (1 where it is left out)."""
     warm_start_examples: NonNegativeInt = 0
@@ -365,7 +365,7 @@ class TrainConfig(Settings):
     """`adamw`, one of torch's (`torch:SGD`), of torchao's or bitsandbytes' (`torchao:AdamW8bit`), or
     `module:Name`; one for each trained role."""
     optimizer_settings: Mapping[str, Any] = field(default_factory=dict)
-    """What an optimizer other than `adamw` is called with, beside the learning rate."""
+    """Arguments of an optimizer other than `adamw`, in addition to the learning rate."""
     offload_optimizer: bool = False
     """Whether master weights, gradients and the optimizer's state lie in the memory of the CPU, which also
     computes the update; the device then holds weights and activations alone."""
@@ -388,10 +388,10 @@ class TrainConfig(Settings):
     curriculum: str = ""
     """Chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
     experts: str = "reference"
-    """Where algorithms that learn from expert completions beside their rollouts have these from: the task's
-    `reference` answers, or a JSONL file of ``{"prompt": …, "completion": …, "weight": …}`` with any number of
-    answers to a prompt, drawn by weight (1 where it is left out). A preference file serves too: its `chosen`
-    is the completion."""
+    """Source of the expert completions for algorithms that learn from them as well as from rollouts: the
+    task's `reference` answers, or a JSONL file of ``{"prompt": …, "completion": …, "weight": …}`` with any
+    number of answers to a prompt, drawn by weight (1 where it is left out). A preference file serves too: its
+    `chosen` is the completion."""
     devices: PositiveInt = 1
     """Devices of one run, GPUs or processes on a CPU: each holds a part of the weights, and does its share of
     sampling, grading and differentiating (docs/devices.md)."""
@@ -475,16 +475,16 @@ class EvaluateConfig(Settings):
     completions: bool = True
     """Store the text of every completion, compressed, in completions/SPLIT-step-N.jsonl.zst."""
     also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Further tasks, each with its settings, that are evaluated beside the run's own and never trained on:
-    what is forgotten, or carried over. Logged as `also/<task>/<split>/<mode>/<metric>`."""
+    """Further tasks, each with its settings. The run evaluates them as it does its own task and never trains
+    on them, which shows what it forgets or transfers. Logged as `also/<task>/<split>/<mode>/<metric>`."""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig(Settings):
-    """What a killed run restarts from."""
+    """Checkpoints, from which a killed run restarts."""
 
     every: NonNegativeInt = 10
-    """Steps between checkpoints; 0 saves only when the run is told to stop."""
+    """Steps between checkpoints; 0 saves only when the run receives a signal to stop."""
     keep: PositiveInt = 2
     """Newest checkpoints kept."""
     final: bool = False
@@ -506,7 +506,7 @@ Reaction = Literal["stop", "warn", "off"]
 
 @dataclass(frozen=True)
 class ChecksConfig:
-    """What keeps a run that can come to nothing from taking hours."""
+    """Checks of the first steps, which stop a run that cannot learn before it takes hours."""
 
     start: Reaction = "stop"
     """What becomes of a run of which nothing that it sampled from its first step on gave a gradient, because

@@ -318,7 +318,7 @@ class Head(Settings):
     rate_tasks: tuple[str, ...] = ()
     """The tasks on which arms run at `rates`; on all others they run at their own rate. Empty: all tasks."""
     observe: tuple[Entry, ...] = ()
-    """Callbacks that are told of every run: names, or tables with name and settings."""
+    """Callbacks that receive the events of every run: names, or tables with name and settings."""
 
     def clashes(self) -> Iterator[str]:
         if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_+-]*", self.name):

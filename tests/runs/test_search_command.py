@@ -124,7 +124,7 @@ def test_from_python_a_search_that_cannot_fit_is_refused_too(
         ),
         (["headtohead-nano", "--over", "algorithm.clip_hihg=1,2"], "no arm has this setting; did you mean"),
         (["headtohead-nano", "--over", "train.learning_rate=1e-4,7"], "below 1, not 7"),
-        (["headtohead-nano", "--json"], "--json: belongs to --dry-run"),
+        (["headtohead-nano", "--json"], "--json: needs --dry-run"),
         (["map-nano"], "over: is a map's; write the values into [search.over]"),
     ],
     ids=str,

@@ -21,8 +21,8 @@ TRL = Vocabulary(
             "default several updates use the same rollouts, and a row of theirs is no step of ours."
         ),
         (
-            "With `logging_steps` above 1 a row is the mean over the updates since the last one, but for "
-            "`grad_norm` and `learning_rate`, which are the last update's."
+            "With `logging_steps` above 1 a row is the mean over the updates since the last one, except "
+            "that `grad_norm` and `learning_rate` are the last update's."
         ),
         "A number that TRL could not compute is null there; it is left out.",
     ),

@@ -183,7 +183,7 @@ def test_a_checkpoint_says_that_the_run_did_not_finish(
         folder.finish("diverged", "gradients were not finite")
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "hf")]) == 0
     caution = "the checkpoint of step 1 of a run that is diverged (gradients were not finite)"
-    assert f"careful: these are {caution}" in capsys.readouterr().err
+    assert f"warning: these are {caution}" in capsys.readouterr().err
     assert f"**Not a finished run.** These are {caution}." in (tmp_path / "hf" / "README.md").read_text()
 
 

@@ -157,7 +157,7 @@ def test_what_would_stop_a_run_is_exit_2_at_once(
 
 def test_json_belongs_to_the_dry_run(recipe_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "m.toml", "--json"]) == 2
-    assert "--json: belongs to --dry-run" in capsys.readouterr().err
+    assert "--json: needs --dry-run" in capsys.readouterr().err
     assert not (recipe_folder / "results").exists()
 
 

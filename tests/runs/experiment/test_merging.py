@@ -109,7 +109,7 @@ def test_seeds_of_three_machines_become_one_experiment_and_the_parts_stay(
     assert merge(*parts, tmp_path / "all") == 0
     output = capsys.readouterr().out
     assert f"4 runs from {parts[0]}\n2 runs from {parts[1]}\n" in output
-    assert "1 planned and begun nowhere: plain-sums-s3" in output
+    assert "1 planned and not begun in any part: plain-sums-s3" in output
     assert [contents(part) for part in parts] == before
     table = json.loads((tmp_path / "all" / "experiment.json").read_text())
     assert (table["seeds"], table["arms"], table["sets"]) == ([0, 1, 2, 3], ["plain", "other"], [])

@@ -424,7 +424,7 @@ def test_a_failure_is_exit_70_and_does_not_stop_the_other_tasks(
     assert "100 % of 2 references" in capsys.readouterr().out
     assert cli.main(["tasks", "check", "--all"]) == 70
     assert cli.main(["tasks", "check", "--all", "sums"]) == 2
-    assert "leave it or the names away" in capsys.readouterr().err
+    assert "remove it or the names" in capsys.readouterr().err
     assert cli.main(["tasks", "check", "sum"]) == 2
     assert "did you mean sums?" in capsys.readouterr().err
 
