@@ -1,4 +1,4 @@
-"""The algorithms, by name. Adding one is a file NAME.py in this folder and a line here."""
+"""The algorithms by name; a new one is a file NAME.py in this folder and a line in `NAMES`."""
 
 from __future__ import annotations
 

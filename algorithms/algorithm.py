@@ -1,13 +1,4 @@
-"""The protocol of algorithms and its types.
-
-An algorithm is a frozen dataclass whose fields are its hyperparameters. The harness never asks which
-algorithm it runs. It calls `compute_signal` once per rollout batch, `loss_weights` once per minibatch and
-`loss` once per micro-batch, and adds up ``(loss.terms * weights).sum()``. What an algorithm carries from step
-to step is its `State`, which the harness keeps in checkpoints and hands out as `Batch.state`.
-
-Shapes: B rows (one per rollout), P longest prompt, T longest completion. Completions are padded on the
-right; position t of every ``(B, T)`` tensor belongs to completion token t.
-"""
+"""The protocol of algorithms and the types of what the harness gives them."""
 
 from __future__ import annotations
 
@@ -104,7 +95,10 @@ class RoutedExperts(Rows):
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """The rollouts of one step, padded, without rows whose grading failed for infrastructure reasons."""
+    """The rollouts of one step, padded, without rows whose grading failed for infrastructure reasons.
+
+    Shapes: B rows (one per rollout), P longest prompt, T longest completion. Completions are padded on the
+    right; position t of every ``(B, T)`` tensor belongs to completion token t."""
 
     prompt: torch.Tensor
     """Long (B, P), padded on the right."""
@@ -226,7 +220,11 @@ CLAIMS = ("paper", "summary", "claim", "formula", "departures", "evidence")
 
 @dataclass(frozen=True)
 class Algorithm(ABC, Generic[S]):
-    """A training algorithm. Its fields are its hyperparameters, validated in `__post_init__`."""
+    """A training algorithm. Its fields are its hyperparameters, validated in `__post_init__`.
+
+    The harness never asks which algorithm it runs. It calls `compute_signal` once per rollout batch,
+    `loss_weights` once per minibatch and `loss` once per micro-batch, and adds up ``(loss.terms *
+    weights).sum()``."""
 
     name: ClassVar[str]
     label: ClassVar[str] = ""

@@ -1,10 +1,4 @@
-"""Options for any algorithm: the recipe's section `modify`.
-
-A change of the objective (a KL penalty, a dual clip) is a setting of the algorithms that have it;
-corrections of the sampler's probabilities are in the section `sampler`. The options here wrap an
-algorithm: which problems it gets, which groups and completions count, how its reference moves, and an
-entropy bonus.
-"""
+"""Options for any algorithm: the recipe's section `modify`."""
 
 from __future__ import annotations
 
@@ -110,7 +104,10 @@ EVIDENCE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Modifiers:
-    """Options around the algorithm; all off by default, unless an algorithm has other defaults."""
+    """Options around the algorithm; all off by default, unless an algorithm has other defaults.
+
+    A change of the objective (a KL penalty, a dual clip) is a setting of the algorithms that have it;
+    corrections of the sampler's probabilities are in the section `sampler`."""
 
     overlong_buffer: int = 0
     """Soft overlong punishment (DAPO, arXiv:2503.14476, eq. 13): over this many last tokens before the

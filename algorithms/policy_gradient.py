@@ -1,9 +1,4 @@
-"""What policy-gradient methods share: an advantage per completion or token, an objective, a KL penalty.
-
-An algorithm combines two halves and may replace either: how rewards become advantages (`GroupNormalized`, as
-in GRPO) and which objective is maximized given them (`ClippedRatio`, as in PPO, or `Reinforce`, the plain
-policy gradient).
-"""
+"""The halves of policy-gradient methods: advantages from rewards, objectives, and the KL penalty."""
 
 from __future__ import annotations
 
@@ -31,7 +26,11 @@ from grpobench.algorithms.algorithm import (
 
 @dataclass(frozen=True)
 class PolicyGradient(Algorithm[Advantage]):
-    """``loss = −average(objective) + β·average(KL)``. Subclasses give `advantage` and `objective`."""
+    """``loss = −average(objective) + β·average(KL)``. Subclasses give `advantage` and `objective`.
+
+    An algorithm combines two halves and may replace either: how rewards become advantages (`GroupNormalized`,
+    as in GRPO) and which objective is maximized given them (`ClippedRatio`, as in PPO, or `Reinforce`, the
+    plain policy gradient)."""
 
     has_advantages = True
 

@@ -1,9 +1,4 @@
-"""Checks of what an algorithm returns, at the call that returns it.
-
-torch broadcasts a tensor of a wrong shape, so a loss of shape (1,) would silently train on something that its
-author did not write. Types, dtypes, devices and shapes are always checked, because none of them waits for a
-GPU. Whether values are finite is checked in a trial (`finite_values`) and after an update that was left out.
-"""
+"""Checks of what an algorithm returns, at the call that returns it."""
 
 from __future__ import annotations
 
@@ -110,7 +105,11 @@ def demand(
     finite: bool = True,
 ) -> torch.Tensor:
     """`value`, after a check that it is a tensor of one of these shapes with floating numbers, or integers if
-    `integers`, on the `device`. Messages call it `label`. With `finite`, `finite_values` covers it."""
+    `integers`, on the `device`. Messages call it `label`. With `finite`, `finite_values` covers it.
+
+    torch broadcasts a tensor of a wrong shape, so a loss of shape (1,) would silently train on something that
+    its author did not write. Types, dtypes, devices and shapes are always checked, because none of them waits
+    for a GPU."""
     expected = " or ".join(map(str, shapes))
     if not isinstance(value, torch.Tensor):
         raise refusal(algorithm, method, f"{label} {described(value)}", f"a tensor {expected}")

@@ -1,0 +1,1 @@
+"""Presets of other libraries, and the arguments that make those libraries do what our algorithms do."""

@@ -1,9 +1,4 @@
-"""Arguments for TRL's trainers (1.16) that make them do what our algorithms do.
-
-An entry of `TABLE` names the trainer of an algorithm and, for every field, the rule that turns its value into
-arguments. If TRL has no argument for a value, the run is refused and the message lists the values that TRL
-has. To add an algorithm, add an entry; `tests/runs/train/test_trl.py` demands a rule for each of its fields.
-"""
+"""Arguments for TRL's trainers (1.16) that make them do what our algorithms do."""
 
 from __future__ import annotations
 
@@ -167,6 +162,7 @@ class TRLTrainer:
 
 
 SEQUENCES = {"importance_sampling_level": "sequence"}
+# To add an algorithm, add an entry with a rule for each of its fields (tests/runs/train/test_trl.py).
 TABLE: Mapping[str, TRLTrainer] = {
     "grpo": TRLTrainer("GRPO", GRPO, metrics=TOKEN_METRICS),
     "dapo": TRLTrainer("GRPO", GRPO, metrics=TOKEN_METRICS),

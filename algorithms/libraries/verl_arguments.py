@@ -1,10 +1,4 @@
-"""Settings of verl (0.9) that make it do what our algorithms do.
-
-An entry of `TABLE` has, for every field of an algorithm, the rule that turns its value into settings of verl.
-If verl has no setting for a value, the algorithm is refused and the message lists the values that verl has. A
-value that verl has nearly is taken, and the difference is listed with its size. To add an algorithm, add an
-entry; tests/algorithms/test_verl_arguments.py demands a rule for each of its fields.
-"""
+"""Settings of verl (0.9) that make it do what our algorithms do."""
 
 from __future__ import annotations
 
@@ -197,6 +191,8 @@ WHITENED = (
     "n tokens of the batch"
 )
 HEAD = "the critic's value head starts at random weights there, at zeros here"
+# To add an algorithm, add an entry with a rule for each of its fields
+# (tests/algorithms/test_verl_arguments.py).
 TABLE: Mapping[str, VerlEstimator] = {
     "grpo": VerlEstimator(
         {**GROUP, "whiten": require(False), **DUAL, "averaging": AVERAGING, **KL},
@@ -283,7 +279,9 @@ class Translation:
 
 
 def translate(algorithm: Algorithm[Any], modify: Modifiers, limit: int) -> Translation:
-    """An algorithm with its modifiers in verl's terms; `limit` is the most tokens of a completion."""
+    """An algorithm with its modifiers in verl's terms; `limit` is the most tokens of a completion.
+
+    A value that verl has only approximately is taken, and the difference is listed with its size."""
     entry = TABLE.get(algorithm.name)
     if entry is None:
         why = f"verl {RELEASE} has no {algorithm.name}; it has {', '.join(TABLE)}"
