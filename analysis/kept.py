@@ -1,8 +1,4 @@
-"""What the repository keeps of a finished experiment: a small file from which pages of results are written.
-
-A kept table holds what each run measured before and after training and how it was made, and no path of the
-machine. Documents are rendered from it, so each of their numbers can be traced to runs of a named commit.
-"""
+"""Kept tables: what the repository keeps of a finished experiment, without any path of the machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Kept tables as Markdown: the kinds of table that a document can ask for.
+"""Kept tables as Markdown: the kinds of table that a document can ask for."""
 
-A kind is a function of a kept table and the options of the request, and gives lines of Markdown. Shares are
-printed in %, means are over seeds.
-"""
+# A kind is a function of a kept table and the options of the request, and gives lines of Markdown. Shares are
+# in %, means are over seeds.
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The language of measures: how findings, probes and searches write one number of a run.
-
-`Measure.of` computes those of training steps, and `findings/outcomes.py` all of them in an experiment's runs.
-"""
+"""The language of measures: how findings, probes and searches write one number of a run."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Whether a model's answers can be read: the table that `grpobench tasks readable` prints and keeps.
-
-An answer is readable if the verifier found one in the completion, as in `topics.sources`. It is complete if,
-besides, the token limit did not cut the completion before the answer stood in the form that the prompt asks
-for (the score `format`): the last number of an unfinished calculation is readable, but it is no answer.
-"""
+"""The table of `grpobench tasks readable`: whether a model's answers can be read."""
 
 from __future__ import annotations
 
@@ -41,7 +36,11 @@ BY_LIKELIHOOD: Final = "by likelihood"
 
 @dataclass(frozen=True)
 class Counts:
-    """What was counted of the answers of one mode."""
+    """What was counted of the answers of one mode.
+
+    An answer is readable if the verifier found one in the completion, as in `topics.sources`. It is complete
+    if the token limit did not cut the completion before the answer stood in the form that the prompt asks for
+    (the score `format`): the last number of an unfinished calculation is readable, but it is no answer."""
 
     answers: int
     readable: int

@@ -1,8 +1,4 @@
-"""Kept results: one JSON format with kind, name and provenance, and a line for each row.
-
-What a kind keeps beside these is its own: `kept.py` (experiments), `findings/record.py`,
-`calibration/table.py` and `readable.py`.
-"""
+"""The JSON format of kept results: kind, name, provenance, and a line for each row."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What difference an experiment can resolve with its seeds, known before it runs.
-
-The effect that the exact test finds in 80 % of repetitions is known in standard deviations of a paired
-difference (`statistics.power`). Where earlier runs tell the standard deviation, it is known in points too.
-"""
+"""The smallest difference that an experiment can resolve with its seeds, known before it runs."""
 
 from __future__ import annotations
 
@@ -41,7 +37,10 @@ UNKNOWN = Spread(math.nan)
 
 @dataclass(frozen=True)
 class PlannedPairs:
-    """The pairs of arms on one task, before their runs."""
+    """The pairs of arms on one task, before their runs.
+
+    The effect that the exact test finds in 80 % of repetitions is known in standard deviations of a paired
+    difference (`statistics.power`), and in points if earlier runs give the standard deviation."""
 
     task: str
     seeds: int

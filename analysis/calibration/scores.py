@@ -1,8 +1,4 @@
-"""How good a detector is on labeled runs: precision, recall, false alarms, delay and lead.
-
-The second half is the library of labeled runs: which are healthy, which are broken, and which events each
-kind of broken run must show.
-"""
+"""How good a detector is on labeled runs: precision, recall, false alarms, delay and lead."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The calibration of verdicts (A/A), and all of calibration as one table that is kept and printed.
-
-An A/A comparison takes one arm with itself on disjoint seeds. Every difference found is a false positive.
-Where one side is shifted by the margin, every equivalence found is one as well.
-"""
+"""The calibration of verdicts and detectors as one table that is kept and printed."""
 
 from __future__ import annotations
 
@@ -85,7 +81,9 @@ def same_arm(
 ) -> SameArm:
     """Draw `comparisons` times `arms` disjoint sets of `seeds` of the final accuracies `values` (n,), pair
     them in the order drawn, and let the report's comparison judge them, once as they are and once with the
-    last arm lower by the margin. Raises ValueError where the pool is smaller than one comparison."""
+    last arm lower by the margin. Raises ValueError where the pool is smaller than one comparison.
+
+    Every difference found is a false positive, and so is every equivalence where the last arm is shifted."""
     pool = np.asarray(values, dtype=np.float64)
     if pool.size < arms * seeds:
         raise ValueError(

@@ -1,7 +1,4 @@
-"""Set a detector's thresholds on one half of the seeds, and score them on the other half.
-
-The limit h of the early warning is set on healthy runs whose steps are resampled in blocks.
-"""
+"""Set a detector's thresholds on one half of the seeds, and score them on the other half."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Everything that a reader must know before the numbers: `find_alarms` applies all checks to the logs.
-
-It returns nothing for an experiment that one launcher ran to its end on one machine.
-"""
+"""What a reader must know before the numbers of a report: the result of every check of the logs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What is missing from the logs of runs, or is not as planned.
-
-Files and rows that are missing, folders in the wrong place, runs that were not planned, evaluated problems
-that were also trained on, and what an import left out.
-"""
+"""What is missing from the logs of runs, or is not as planned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What a detector reads: the logged numbers of one run, its settings, and slopes of its metrics.
+"""What a detector reads: the logged numbers of one run, its settings, and slopes of its metrics."""
 
-This file needs NumPy alone, because runs check themselves with the same code while they go on.
-"""
+# Needs NumPy alone, because runs check themselves with the same code while they train.
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Detectors of infrastructure faults: graders, truncation, stale weights, and the sampler–trainer gap.
+"""Detectors of infrastructure faults: graders, truncation, stale weights, and the sampler–trainer gap."""
 
-Except for the gap, these events count as faults of the machinery and never as a collapse of an algorithm.
-"""
+# Except for the gap, these events count as faults of the machinery and never as a collapse of an algorithm.
 
 from __future__ import annotations
 

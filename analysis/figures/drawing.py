@@ -1,9 +1,4 @@
-"""A finished figure, and the formats in which it is saved.
-
-Figures are made without pyplot, so no figure stays open. They are saved without dates and with a fixed hash
-salt, so the same logs give the same bytes. The second half writes figures for papers (PDF, SVG, PGF, PNG),
-each with the LaTeX that includes it.
-"""
+"""A finished figure, and the formats in which it is saved."""
 
 from __future__ import annotations
 
@@ -82,7 +77,9 @@ DPI = 300
 
 def save(drawing: Drawing, path: Path) -> None:
     """Write a figure in the format of its path's suffix. Raises ValueError for an unknown suffix, and
-    RuntimeError for .pgf without LaTeX."""
+    RuntimeError for .pgf without LaTeX.
+
+    Files have no date and a fixed hash salt, so the same figure gives the same bytes."""
     ending = path.suffix.removeprefix(".")
     if ending == "pdf":
         path.write_bytes(pdf_bytes(drawing))

@@ -1,9 +1,4 @@
-"""How figures look: sizes, fonts and one color per arm, and a faster way to embed fonts in PDF.
-
-matplotlib parses the whole font for every figure and reduces it to the letters of that figure, which takes
-half as long as drawing. `cut_in_two_steps` parses the font once and keeps the letters that figures usually
-have. It then reduces this smaller font for each figure. The bytes of the PDF are the same.
-"""
+"""How figures look: sizes, fonts, one color per arm, and how PDF files embed the fonts."""
 
 from __future__ import annotations
 
@@ -176,7 +171,11 @@ class _Font(io.BytesIO):
 @contextlib.contextmanager
 def cut_in_two_steps() -> Iterator[None]:
     """Let matplotlib reduce fonts in two steps inside the block. It works as usual if its own function is not
-    the expected one."""
+    the expected one.
+
+    matplotlib parses the whole font for every figure, which takes half as long as drawing. Here the first
+    step parses the font once and keeps the usual letters, and the second reduces this smaller font for each
+    figure. The bytes of the PDF are the same."""
     subset_glyphs: Callable[[Any, Iterable[int]], Any] | None = getattr(
         _backend_pdf_ps, "get_glyphs_subset", None
     )

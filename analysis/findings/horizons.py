@@ -1,8 +1,4 @@
-"""Outcomes that end with the run, such as the updates before a collapse: what they can be at most.
-
-A run that reaches its last update without a collapse is censored: it might have lasted longer. A t interval
-takes the numbers as normal and knows no end, so it is cut to what is possible, and censored runs are counted.
-"""
+"""The largest possible value of outcomes that end with the run, such as the updates before a collapse."""
 
 from __future__ import annotations
 
@@ -21,7 +17,10 @@ Horizons: TypeAlias = Mapping[str, Mapping[Key, float]]
 
 
 def clip(mean: Estimate, low: float, high: float) -> Estimate:
-    """The estimate within what is possible; NaN stays NaN."""
+    """The estimate within what is possible; NaN stays NaN.
+
+    A run that reaches its last update without a collapse is censored: it might have lasted longer. A t
+    interval takes the numbers as normal and knows no such limit."""
     ends = mean.value, mean.low, mean.high
     return Estimate(*(end if math.isnan(end) else min(max(end, low), high) for end in ends))
 

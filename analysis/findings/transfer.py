@@ -1,9 +1,4 @@
-"""Findings at two scales beside each other: does what nano policies show hold for a language model?
-
-A test that a finding has at both scales is a pair, also where the rest of the finding's rule differs. All
-that is kept and is no pair is listed with the reason. Effects stand in units of the smallest effect that
-matters, above 0 as claimed, so that points, updates and factors have one axis.
-"""
+"""Findings at two scales: whether effects of nano policies hold for a language model."""
 
 from __future__ import annotations
 
@@ -35,7 +30,11 @@ LINEAR = 4.0
 
 @dataclass(frozen=True)
 class ScalePair:
-    """One test of a finding at both scales."""
+    """One test of a finding at both scales.
+
+    A test that a finding has at both scales is a pair, even if the rest of the finding's rule differs.
+    Effects are in units of the smallest effect that matters, above 0 as claimed, so that points, updates and
+    factors share one axis."""
 
     finding: str
     first: Judged

@@ -1,7 +1,4 @@
-"""Controls of probes: whether a positive one scores higher than a negative one.
-
-A probe that does not separate its controls says nothing about algorithms. Both arms have seeds of their own.
-"""
+"""Controls of probes: whether a positive one scores higher than a negative one."""
 
 from __future__ import annotations
 

@@ -211,8 +211,8 @@ def _theory_lines(profile: Profile) -> list[str]:
         "## What theory expects",
         "",
         fold(
-            "An order pairs an algorithm that theory expects above (or below) the others with one of them. It "
-            "holds or is reversed if the tests tell the pair apart; else it is unresolved."
+            "An order pairs an algorithm that theory expects above (or below) the others with one of them. "
+            "It holds or is reversed if the tests tell the pair apart; else it is unresolved."
         ),
         "",
     ]

@@ -1,8 +1,6 @@
-"""Profiles at two scales beside each other: does the order of algorithms hold for a language model?
+"""Profiles at two scales: whether the order of algorithms holds for a language model."""
 
-Only algorithms with a score at both scales count, and the pairs that are told apart are told apart among
-these.
-"""
+# Only algorithms with a score at both scales count, also for which pairs are told apart.
 
 from __future__ import annotations
 

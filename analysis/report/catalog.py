@@ -1,7 +1,4 @@
-"""Every table and every figure by name.
-
-The report makes all of them, in the order of `make_tables` and `FIGURES`. A notebook can ask for any one.
-"""
+"""Every table and figure of a report by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The processes that draw the figures of a report. Importing this takes no time, so that a command can
-start them before
-it imports what it needs itself."""
+"""The processes that draw the figures of a report."""
+
+# Importing this module takes no time, so a command can start the processes before it imports what it needs.
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What happened, in one sentence made of verdicts. It stands first on the page and in the terminal.
-
-Each function of `PARTS` gives one clause, or an empty text where it has nothing to say. A topic adds a clause
-by adding its function.
-"""
+"""The headline of a report: one sentence made of verdicts."""
 
 from __future__ import annotations
 
@@ -311,6 +307,8 @@ def describe_format(numbers: Numbers) -> str:
     return ", ".join(lines[:MOST_CLAUSES] + [f"and {more} more"] * (more > 0))
 
 
+# Each function gives one clause, or an empty text if it has nothing to say. A topic adds a clause by adding
+# its function.
 PARTS: Sequence[Callable[[Numbers], str]] = (
     describe_reach,
     describe_gains,

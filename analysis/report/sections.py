@@ -1,8 +1,4 @@
-"""The sections of the page in order, and which of their figures and tables are folded.
-
-A part is always visible, folded on the screen and printed, or folded and left out of print. A topic adds its
-figures and tables to a section, or a section of its own; a section without anything to show is left out.
-"""
+"""The sections of the page in order, and which of their figures and tables are folded."""
 
 from __future__ import annotations
 
@@ -108,6 +104,8 @@ MOST_PRINTED = 60
 """Most rows of a table that is printed."""
 FIRST: Sequence[str] = ("final_accuracy",)
 """Figures of the first screen."""
+# A topic adds its figures and tables to a section, or a section of its own. A section without content is left
+# out.
 SECTIONS: Sequence[Section] = (
     Section("Stability map", (*figures("map"), *tables("frontier", "map"))),
     Section(

@@ -1,8 +1,4 @@
-"""Every warning of a report, the gravest first.
-
-The first screen shows the first few titles, and the section Warnings all of them with their details. A topic
-contributes by adding a function to `WARNINGS`.
-"""
+"""Every warning of a report, the gravest first."""
 
 from __future__ import annotations
 
@@ -280,6 +276,7 @@ def _known_weaknesses(checked: WarningInput) -> Iterator[ReportWarning]:
         )
 
 
+# A topic adds a warning by adding a function.
 WARNINGS: Sequence[Callable[[WarningInput], Iterable[ReportWarning]]] = (
     _unsearched_rates,
     _rate_conclusions,

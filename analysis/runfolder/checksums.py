@@ -1,14 +1,13 @@
-"""Checksums of the files of a run: how they are written and checked.
+"""Checksums of the files of a run: how they are written and checked."""
 
-There are three kinds, all SHA-256::
-
-    metrics.jsonl.sums   one line per line of the log: the checksum of the log up to it, 16 characters
-    sums.json            written with a run's result: size and checksum of every file that is kept
-    "sha256" in JSON     in provenance.json, sums.json and manifests: the checksum of all other keys
-
-``head -n 5 metrics.jsonl | sha256sum`` begins with the fifth line of metrics.jsonl.sums. Older run folders
-have no checksums, and their files are not checked.
-"""
+# There are three kinds, all SHA-256:
+#
+#     metrics.jsonl.sums   one line per line of the log: the checksum of the log up to it, 16 characters
+#     sums.json            written with a run's result: size and checksum of every file that is kept
+#     "sha256" in JSON     in provenance.json, sums.json and manifests: the checksum of all other keys
+#
+# `head -n 5 metrics.jsonl | sha256sum` begins with the fifth line of metrics.jsonl.sums. Older run folders
+# have no checksums, and their files are not checked.
 
 from __future__ import annotations
 

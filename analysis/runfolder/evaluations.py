@@ -1,8 +1,4 @@
-"""Evaluations that `grpobench eval` made after the runs.
-
-They are read from ``<folder>/*/evals/*.json`` and the rows beside each file. The subfolder is a run of the
-experiment, or a model that was evaluated into it. Reading them changes no number that a run logged.
-"""
+"""Later evaluations that `grpobench eval` made of runs: ``<folder>/*/evals/*.json`` and the rows of each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""An experiment as it was read: the types from which the rest of `analysis` computes everything.
-
-The file begins with `Run` and `Experiment`. Functions follow that read one aspect of a run: what provenance
-says of imported logs and of changes between attempts, its rows in a tidy frame, its kept completions, and the
-digests of its problems.
-"""
+"""An experiment as it was read: the types from which the rest of `analysis` computes everything."""
 
 from __future__ import annotations
 

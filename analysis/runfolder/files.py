@@ -1,7 +1,6 @@
-"""Read the files of a run folder strictly: damage raises an error that names file and line.
+"""Read the files of a run folder strictly: damage raises an error that names file and line."""
 
-Only a last line that was cut off while it was written is tolerated, and counted.
-"""
+# Only a last line that a kill cut off is tolerated, and counted.
 
 from __future__ import annotations
 

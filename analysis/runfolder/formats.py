@@ -1,9 +1,4 @@
-"""The format of result folders: its version, and how a folder of an older version is read.
-
-Format 1 had other names for files, settings and metrics. Reports and figures read such folders through the
-tables
-below. Runs do not resume in them, since their code and settings are another version's.
-"""
+"""The format of result folders: its version, and how reports read a folder of an older version."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Load the folder of an experiment into tidy frames, without torch and without the trainer.
-
-Every planned run is kept and listed with its state, also one that diverged, crashed, was preempted or never
-started. A folder whose run.toml belongs to another run is listed separately and not counted.
-"""
+"""Load the folder of an experiment into tidy frames, without torch and without the trainer."""
 
 from __future__ import annotations
 
@@ -109,7 +105,9 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     """Read `results/<experiment>`; with several learning rates an arm, `Experiment.over_rates` has the runs
     at other rates than the arms' own. A run with a damaged file has the state `DAMAGED` and is not counted;
     `Experiment.damage` lists the faults. `margin`, in points of accuracy, replaces the recipe's. Raises
-    LogError if there is nothing to read and, if `strict`, for any damage."""
+    LogError if there is nothing to read and, if `strict`, for any damage. Every planned run is kept with its
+    state, also one that crashed or never started; a folder with another run's run.toml is listed separately.
+    """
     folder = Path(folder)
     _demand_experiment(folder)
     damage: list[str] = []

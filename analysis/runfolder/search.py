@@ -1,8 +1,4 @@
-"""The record of a search of settings: its rule, every run, and the chosen values.
-
-`grpobench search` writes it as search.json. The launcher copies it into the experiment.json of the runs that
-use the chosen values.
-"""
+"""The record of a search of settings: its rule, every run, and the chosen values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Intervals of a difference between two arms over seeds and problems.
-
-The test over seeds asks whether a difference would appear with other seeds on the same problems. The crossed
-interval asks whether it would also appear on other problems like these.
-"""
+"""Intervals of a difference between two arms over seeds and problems."""
 
 from __future__ import annotations
 
@@ -61,7 +57,9 @@ def crossed_interval(
 
     A bootstrap that draws seeds and problems with replacement counts σ²_rest three times (Owen, The
     pigeonhole bootstrap, 2007), which makes its intervals too wide.
-    """
+
+    The test over seeds asks whether a difference would appear with other seeds on the same problems. This
+    interval asks whether it would also appear on other problems like these."""
     table = np.asarray(differences, dtype=np.float64)
     if table.ndim != 2 or not table.size:
         return Estimate(math.nan, math.nan, math.nan)

@@ -1,17 +1,4 @@
-"""Split a change of accuracy into two parts: more answers can be read, and the answers that can are better.
-
-Accuracy is r · a, with r the share of answers that can be read and a the accuracy among these. Between two
-policies
-
-    r₁a₁ − r₀a₀ = (r₁ − r₀) · (a₀ + a₁)/2 + (a₁ − a₀) · (r₀ + r₁)/2,
-
-the Shapley values of the two factors: exact, and the same whichever factor changes first.
-
-a is not defined where no answer can be read. The identity then holds for any a, and the accuracy by
-likelihood stands in for it: what the policy prefers among the options, whether or not it says so. Without one
-the a of the other policy stands in, which makes the whole change one of readability; `Parts.assumed` marks
-this.
-"""
+"""Split a change of accuracy into two parts: more answers can be read, and readable answers are better."""
 
 from __future__ import annotations
 
@@ -49,7 +36,19 @@ class GainParts:
 
 def decompose(counts: ArrayLike) -> GainParts:
     """The parts of changes between two policies, from counts of shape (…, 2, 5): before and after, `COUNTS`.
-    NaN where a policy has no answers."""
+    NaN where a policy has no answers.
+
+    Accuracy is r · a, with r the share of answers that can be read and a the accuracy among these. Between
+    two policies
+
+        r₁a₁ − r₀a₀ = (r₁ − r₀) · (a₀ + a₁)/2 + (a₁ − a₀) · (r₀ + r₁)/2,
+
+    the Shapley values of the two factors: exact, and the same whichever factor changes first.
+
+    a is not defined where no answer can be read. The identity then holds for any a, and the accuracy by
+    likelihood replaces it: what the policy prefers among the options, whether or not it says so. Without one,
+    the a of the other policy replaces it, which makes the whole change one of readability;
+    `GainParts.assumed` marks this."""
     array = np.asarray(counts, dtype=np.float64)
     answers, readable, correct, questions, likeliest = np.moveaxis(array, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):

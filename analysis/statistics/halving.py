@@ -1,10 +1,4 @@
-"""Successive halving over seeds: which values of a setting go on to more seeds, and which one is chosen.
-
-The budget of a value is its number of seeds (Karnin, Koren and Somekh, 2013, whose budget is pulls of an arm;
-Jamieson and Talwalkar, arXiv:1502.07943, whose budget is training steps). Every run has all its steps here:
-after few steps a high learning rate leads more often than at the end, and a schedule depends on the number of
-steps. Pure functions of outcomes; a larger outcome is better.
-"""
+"""Successive halving over seeds: which values of a setting go on to more seeds, and which one is chosen."""
 
 from __future__ import annotations
 
@@ -26,7 +20,12 @@ DECIMALS = 9
 @dataclass(frozen=True)
 class Halving:
     """The rule of a search. All values run with the first `rungs[0]` seeds; of those that reached a rung, the
-    best `keep` (rounded up, and at least `LEAST`) go on to the next one, with more seeds."""
+    best `keep` (rounded up, and at least `LEAST`) go on to the next one, with more seeds.
+
+    The budget of a value is its number of seeds (Karnin, Koren and Somekh, 2013, whose budget is pulls of an
+    arm; Jamieson and Talwalkar, arXiv:1502.07943, whose budget is training steps). Every run has all its
+    steps: after few steps a high learning rate leads more often than at the end, and a schedule depends on
+    the number of steps. A larger outcome is better."""
 
     seeds: tuple[int, ...]
     """In the order in which they are used."""

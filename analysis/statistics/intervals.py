@@ -1,7 +1,4 @@
-"""Means and shares with their intervals: over seeds, and over the items of one evaluation.
-
-The unit of replication is the seed. Accuracies are shares from 0 to 1. Pure functions of arrays.
-"""
+"""Means and shares with their intervals: over seeds, and over the items of one evaluation."""
 
 from __future__ import annotations
 

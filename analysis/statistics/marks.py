@@ -1,9 +1,4 @@
-"""Marks of a compact letter display: what is not told apart shares a mark.
-
-What a display is: Piepho, An algorithm for a letter-based representation of all-pairwise comparisons, Journal
-of Computational and Graphical Statistics 13(2):456–466, 2004. His insertion takes exponential time where few
-pairs are told apart. Marks are grown instead, one for each pair that shares none yet, and swept as he does.
-"""
+"""Marks of a compact letter display: names that are not told apart share a mark."""
 
 from __future__ import annotations
 
@@ -18,7 +13,11 @@ def letter_marks(names: Sequence[str], different: Collection[tuple[str, str]]) -
     Two names share a mark if and only if their pair is not told apart. The first mark is `a`; the best name
     has it. After a–z come A–Z, then a1, b1, …, so marks in one string stay readable. Raises `ValueError` for
     names that occur twice and pairs of unknown names.
-    """
+
+    The display is that of Piepho, An algorithm for a letter-based representation of all-pairwise comparisons,
+    Journal of Computational and Graphical Statistics 13(2):456–466, 2004. His insertion takes exponential
+    time where few pairs are told apart. Here marks are grown instead, one for each pair that shares none yet,
+    and swept as he does."""
     index_of = {name: i for i, name in enumerate(names)}
     if len(index_of) < len(names):
         raise ValueError("letter_marks: a name occurs twice; give every algorithm its own name")

@@ -1,29 +1,4 @@
-"""Correction over pairs of arms: closed max-T tests by joint sign flips (Westfall and Young, 1993).
-
-Pairs that share seeds share their noise. So a seed's sign is flipped in all pairs at once, which takes 2ⁿ
-patterns for any number of pairs. The statistic of a pair in a pattern is z = |Σ d|/√(Σ d²). "All pairs of a
-family are without a difference" has as p the share of patterns in which the family's largest z reaches the
-observed largest one. The adjusted p of a pair is the largest p of all families that it belongs to (closed
-testing: Marcus, Peritz and Gabriel, 1976). Holm would multiply p by the number of pairs instead.
-
-Which families: those whose pairs can all be without a difference while all other pairs have one. If A = B and
-B = C then A = C, so these are the pairs inside the blocks of a partition of the arms (Shaffer, 1986): 14 for
-four arms, 202 for six. For more arms, every set of pairs, of which only those that a pair's own and all
-smaller statistics make need a test (step-down; Romano and Wolf, 2005). The pairs of one arm, a control, with
-the others do not imply each other, so that every set of them is a family: step-down is then the same for any
-number of arms. It is the permutation form of the step-down test of Dunnett and Tamhane (1991), without
-normality.
-
-Why it holds the level, whichever differences are 0 (family-wise error in the strong sense): let T be the
-pairs whose true difference is 0. If the errors of a seed are jointly symmetric (ε and −ε are equally likely),
-all joint flips of the differences in T are equally likely, so that the p of T is valid, whatever the pairs
-outside T are. A pair of T is rejected only if T is. Nothing is assumed of spreads, correlations or normality.
-Permuting arms inside seeds would allow skewed errors, but demands that arms have equal spreads.
-
-z orders as the t statistic does, t² = (n−1) z²/(n − z²). It is at most √n, so that equal differences need no
-infinite value, and its variance over flips is 1 for any number of seeds, so that a pair with few seeds does
-not outweigh the others. Differences that are all 0 have z = 0.
-"""
+"""Correction over pairs of arms: closed max-T tests by joint sign flips (Westfall and Young, 1993)."""
 
 from __future__ import annotations
 
@@ -47,7 +22,24 @@ def max_t_ps(
     With one pair both are the same; the smallest is 2/2ⁿ for any number of pairs. All patterns of the seeds
     of all pairs are counted up to `EXACT_SEEDS` seeds; above, `draws` random patterns and the observed one.
     An adjusted p is never below the p. A pair without seeds has 1.
-    """
+
+    Pairs that share seeds share their noise. So a seed's sign is flipped in all pairs at once, which takes 2ⁿ
+    patterns for any number of pairs. The statistic of a pair in a pattern is z = |Σ d|/√(Σ d²). The p of "all
+    pairs of a family are without a difference" is the share of patterns in which the family's largest z
+    reaches the observed largest one. The adjusted p of a pair is the largest p of all families that it
+    belongs to (closed testing: Marcus, Peritz and Gabriel, 1976). Holm would multiply p by the number of
+    pairs instead.
+
+    The level holds whichever differences are 0 (family-wise error in the strong sense). Let T be the pairs
+    whose true difference is 0. If the errors of a seed are jointly symmetric (ε and −ε are equally likely),
+    all joint flips of the differences in T are equally likely, so the p of T is valid, whatever the pairs
+    outside T are. A pair of T is rejected only if T is. Nothing is assumed of spreads, correlations or
+    normality. Permuting arms inside seeds would allow skewed errors, but demands that arms have equal
+    spreads.
+
+    z orders as the t statistic does, t² = (n−1) z²/(n − z²). It is at most √n, so equal differences need no
+    infinite value, and its variance over flips is 1 for any number of seeds, so a pair with few seeds does
+    not outweigh the others. Differences that are all 0 have z = 0."""
     alone = sign_flip_ps([[*pair.values()] for pair in pairs.values()], draws, seed)
     table = _table([*pairs.values()])
     if len(pairs) < 2 or not len(table):
@@ -74,7 +66,14 @@ def joint_ps(
 
 
 def families_of(pairs: Sequence[tuple[str, str]]) -> list[tuple[int, ...]]:
-    """The sets of pairs, by place, that can be all pairs without a difference."""
+    """The sets of pairs, by place, that can be all pairs without a difference.
+
+    If A = B and B = C then A = C, so the families are the pairs inside the blocks of a partition of the arms
+    (Shaffer, 1986): 14 for four arms, 202 for six. For more arms every set of pairs is a family, and only
+    those that a pair's own and all smaller statistics make need a test (step-down; Romano and Wolf, 2005).
+    The pairs of one arm, a control, with the others do not imply each other, so every set of them is a
+    family, for any number of arms. This is the permutation form of the step-down test of Dunnett and Tamhane
+    (1991), without normality."""
     arms = list(dict.fromkeys(arm for pair in pairs for arm in pair))
     families = {
         tuple(index for index, (a, b) in enumerate(pairs) if block_of[a] == block_of[b])

@@ -1,20 +1,5 @@
-"""Which of many algorithms a probe tells apart, from few seeds: moderated t tests of a smallest difference.
-
-- The variance of an algorithm is moderated by empirical Bayes over algorithms (Smyth, Linear models and
-  empirical Bayes methods for assessing differential expression in microarray experiments, Statistical
-  Applications in Genetics and Molecular Biology 3(1):3, 2004, section 6.2), but is never below its own sample
-  variance. Shrinking a large variance would make false differences of the unstable algorithms above all. What
-  moderation adds: a few seeds that happen to agree do not make a small variance.
-- A pair: difference of the means with Var = σ_i²/n_i + σ_j²/n_j and Satterthwaite's degrees of freedom. p is
-  of |μ_i − μ_j| ≤ resolution (TREAT: McCarthy and Smyth, Testing significance relative to a fold-change
-  threshold is a TREAT, Bioinformatics 25(6):765–771, 2009).
-- q: Benjamini and Hochberg (1995) over the pairs of a probe.
-
-Seed effects stay in the variances. A seed that helps both algorithms of a pair only makes their difference
-vary less than the test assumes. Estimated seed effects find more, but they differ between algorithms, most of
-all where some are saturated, and subtracting common ones then finds differences that do not exist. Seeds that
-help one algorithm and harm another are not covered.
-"""
+"""Moderated t tests of a smallest difference: which of many algorithms a probe tells apart, from few
+seeds."""
 
 from __future__ import annotations
 
@@ -266,7 +251,21 @@ def compare_all(scores: Scores, fdr: float = 0.05, resolution: float = RESOLUTIO
 
     `scores`: algorithm -> seed -> score. NaN and algorithms without a score are left out. Raises `ValueError`
     for an infinite score, an algorithm with one seed, and a resolution that is not above 0.
-    """
+
+    - The variance of an algorithm is moderated by empirical Bayes over algorithms (Smyth, Linear models and
+      empirical Bayes methods for assessing differential expression in microarray experiments, Statistical
+      Applications in Genetics and Molecular Biology 3(1):3, 2004, section 6.2), but is never below its own
+      sample variance. Shrinking a large variance would make false differences, most of all of unstable
+      algorithms. Moderation adds this: a few seeds that happen to agree do not make a small variance.
+    - A pair: difference of the means with Var = σ_i²/n_i + σ_j²/n_j and Satterthwaite's degrees of freedom.
+      p is of |μ_i − μ_j| ≤ resolution (TREAT: McCarthy and Smyth, Testing significance relative to a
+      fold-change threshold is a TREAT, Bioinformatics 25(6):765–771, 2009).
+    - q: Benjamini and Hochberg (1995) over the pairs of a probe.
+
+    Seed effects stay in the variances. A seed that helps both algorithms of a pair only makes their
+    difference vary less than the test assumes. Estimated seed effects find more, but they differ between
+    algorithms, most of all where some are saturated, and subtracting common ones then finds differences that
+    do not exist. Seeds that help one algorithm and harm another are not covered."""
     table = table_of(scores)
     fitted = fit(table.values, resolution)
     first, second = np.triu_indices(len(table.names), 1)

@@ -1,23 +1,4 @@
-"""What the paired test can find: power of the sign-flip permutation test, corrected for several pairs.
-
-Differences inside a seed are taken as normal with a standard deviation σ, so power depends on n, the level
-and effect/σ only. Under Holm the level is the smallest that it asks of a pair, α/m for m pairs, which every
-pair must meet unless others are rejected before it: the power is this or more. Under max-T (`maxima`)
-a pair is compared with the maxima over all m pairs, the others without effect and independent: the power is
-this or more, because no family is larger and pairs with an arm in common have smaller maxima.
-
-With a mean above 0, the test's p of n differences x is 2/2ⁿ times the number of subsets K, the empty one
-included, whose sum is at most 0. For x = δ + z these are the K with −mean_K(z) ≥ δ. So a repetition z is
-found from where δ passes the k-th largest −mean_K(z), k = ⌊α/m · 2ⁿ/2⌋, and the effect that is found in 80 %
-of repetitions is the 80 % quantile of that. (On subset means: Hartigan, Using subsample values as typical
-values, 1969.) Equivalence of arms without a difference is shown from where the margin passes such thresholds
-of z and of −z, k = ⌊α/m · 2ⁿ⌋, because its two tests have one side each.
-
-With max-T a pattern counts against an effect δ in two more ways: another pair's statistic c in that
-pattern reaches that of x, which it does up to δ = c √(S/(n(n − c²))) − mean(z), S = Σ(z − mean(z))². The
-larger of the bounds is the pattern's, and δ is found from the k-th largest bound of all on, k = ⌊α 2ⁿ/2⌋,
-patterns and their negatives counted once.
-"""
+"""Power of the paired sign-flip permutation test, corrected for several pairs."""
 
 from __future__ import annotations
 
@@ -115,7 +96,14 @@ def _table() -> dict[int, list[float]]:
 def power(
     seeds: int, pairs: int, effect: float, alpha: float = 0.05, correction: Correction = "holm"
 ) -> float:
-    """Share of repetitions in which n seeds find an effect (in standard deviations) as one of m pairs."""
+    """Share of repetitions in which n seeds find an effect (in standard deviations) as one of m pairs.
+
+    Differences inside a seed are taken as normal with a standard deviation σ, so power depends on n, the
+    level and effect/σ only. Under Holm the level is the smallest that it asks of a pair, α/m for m pairs,
+    which every pair must meet unless others are rejected before it: the power is this or more. Under max-T
+    (`maxima`) a pair is compared with the maxima over all m pairs, the others without effect and independent:
+    the power is this or more, because no family is larger and pairs with an arm in common have smaller
+    maxima."""
     level = _level(seeds, pairs, alpha, correction)
     if not level:
         return 0.0
@@ -162,7 +150,9 @@ def _detectable_margins(seeds: int, pairs: int, alpha: float, most: int = MOST_P
 
     The lower of the two tests asks whether z + margin is above 0, which is a threshold of an effect, and the
     upper whether −z + margin is.
-    """
+
+    Equivalence is shown from where the margin passes the thresholds of z and of −z, k = ⌊α/m · 2ⁿ⌋, because
+    its two tests have one side each."""
     rank = allowed(min(seeds, STEPPED), pairs, alpha, sides=1)
     if not rank:
         return np.zeros(0)
@@ -266,7 +256,13 @@ def _power_of_t(seeds: object, effect: float, level: object) -> Floats:
 @lru_cache(maxsize=64)
 def _thresholds(seeds: int, rank: int, side: int = 1) -> Floats:
     """(REPETITIONS,): the effect from which each simulated experiment is found; on the other `side` those of
-    the same experiments with the sign turned."""
+    the same experiments with the sign turned.
+
+    With a mean above 0, the test's p of n differences x is 2/2ⁿ times the number of subsets K, the empty one
+    included, whose sum is at most 0. For x = δ + z these are the K with −mean_K(z) ≥ δ. So a repetition z is
+    found from where δ passes the k-th largest −mean_K(z), k = ⌊α/m · 2ⁿ/2⌋, and the effect that is found in
+    80 % of repetitions is the 80 % quantile of that. (On subset means: Hartigan, Using subsample values as
+    typical values, 1969.)"""
     values = side * np.random.default_rng(SEED).standard_normal((REPETITIONS, seeds))
     values = -np.sort(values, axis=1)  # largest first, of −z
     subsets = _leading(seeds, rank)
@@ -284,7 +280,12 @@ def _thresholds(seeds: int, rank: int, side: int = 1) -> Floats:
 @lru_cache(maxsize=64)
 def _thresholds_of_maxima(seeds: int, pairs: int, rank: int) -> Floats:
     """(REPETITIONS,): the effect from which each simulated experiment is found as one of so many independent
-    pairs under max-T; the others have no effect."""
+    pairs under max-T; the others have no effect.
+
+    A pattern counts against an effect δ in one more way than in `_thresholds`: another pair's statistic c in
+    that pattern reaches that of x, which it does up to δ = c √(S/(n(n − c²))) − mean(z), S = Σ(z − mean(z))².
+    The larger of the bounds is the pattern's, and δ is found from the k-th largest bound of all on, k = ⌊α
+    2ⁿ/2⌋, patterns and their negatives counted once."""
     rng = np.random.default_rng(SEED)
     flipped = (np.arange(1, 2 ** (seeds - 1))[:, None] >> np.arange(seeds)) & 1  # without the negatives
     size, signs = flipped.sum(axis=1), (1.0 - 2.0 * flipped).T

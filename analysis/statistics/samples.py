@@ -1,4 +1,4 @@
-"""Scores of many samples per problem: pass@k and majority votes. This file needs NumPy alone."""
+"""Scores of many samples per problem: pass@k and majority votes."""
 
 from __future__ import annotations
 

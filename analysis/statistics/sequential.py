@@ -1,25 +1,4 @@
-"""Tests for experiments to which seeds are added between interim analyses, with valid error rates.
-
-Each interim analysis j may spend w_j α, fixed beforehand, Σ w_j = 1. Differences: given the sizes |d| of the
-differences, their signs are fair coins where there is no difference. Every sign pattern of an analysis is
-known, and so is whether it would have been rejected before; the analysis rejects the largest sums for which
-the share of patterns that are rejected now and were not before is at most w_j α. Whatever the sizes are, the
-chance of ever rejecting is at most Σ w_j α = α. The level is exact like the test itself and no normal theory
-is in it.
-
-The rejections at a lower level are among those at a higher one: the higher level spends more at every
-analysis and has fewer patterns left that were not rejected before, so its bound is at least as wide (by
-induction over analyses). The smallest level that would have rejected by now is therefore a p value at
-whatever analysis one stops, and Holm's correction may be used on it (closed testing; sequential p values of
-Liu and Anderson, 2008). Equivalence: two one-sided tests whose nulls are no single point, so that each
-analysis has its own p over w_j (Bonferroni over analyses).
-
-Why pairs keep Holm here, where a single analysis has max-T (`maxima`): the patterns that were rejected before
-differ between families of pairs, so that a wider family no longer has the wider bound. Step-down would have
-no proof, and closed testing would need the search above for each family. Equivalence keeps Holm everywhere:
-joint flips about the margin are exact for pairs exactly a margin apart, but arms further apart are no single
-point, and no proof covers maxima there.
-"""
+"""Tests for experiments to which seeds are added between interim analyses, with valid error rates."""
 
 from __future__ import annotations
 
@@ -135,7 +114,23 @@ def sequential_p(differences: ArrayLike, plan: InterimPlan) -> float:
 
     An analysis at which the difference had the other sign does not count. Never too small; too large by 2⁻²⁶
     at most.
-    """
+
+    Each interim analysis j may spend w_j α, fixed beforehand, Σ w_j = 1. Given the sizes |d| of the
+    differences, their signs are fair coins where there is no difference. Every sign pattern of an analysis is
+    known, and so is whether it would have been rejected before; the analysis rejects the largest sums for
+    which the share of patterns that are rejected now and were not before is at most w_j α. Whatever the sizes
+    are, the chance of ever rejecting is at most Σ w_j α = α. The level is exact like the test itself and no
+    normal theory is in it.
+
+    The rejections at a lower level are among those at a higher one: the higher level spends more at every
+    analysis and has fewer patterns left that were not rejected before, so its bound is at least as wide (by
+    induction over analyses). The smallest level that would have rejected by now is therefore a p value at
+    whatever analysis one stops, and Holm's correction may be used on it (closed testing; sequential p values
+    of Liu and Anderson, 2008).
+
+    Pairs keep Holm here, where a single analysis has max-T (`maxima`): the patterns that were rejected before
+    differ between families of pairs, so a wider family no longer has the wider bound. Step-down would have no
+    proof, and closed testing would need the search above for each family."""
     reached = stages(differences, plan.analyses, plan.weights)
     if not reached or not rejects(reached, 1.0):
         return 1.0
@@ -148,7 +143,12 @@ def sequential_p(differences: ArrayLike, plan: InterimPlan) -> float:
 
 def sequential_equivalence_p(differences: ArrayLike, margin: float, plan: InterimPlan) -> float:
     """p against "the margin or more from 0" likewise: the smallest p of an analysis over its weight, at most
-    1."""
+    1.
+
+    The nulls of the two one-sided tests are no single point, so each analysis has its own p over w_j
+    (Bonferroni over analyses). Equivalence keeps Holm everywhere: joint flips about the margin are exact for
+    pairs exactly a margin apart, but arms further apart are no single point, and no proof covers maxima
+    there."""
     array = np.asarray(differences, dtype=np.float64)
     reached_stages = [
         equivalence_p(array[:seeds], margin) / weight

@@ -1,16 +1,4 @@
-"""Saturating curves of accuracy against compute, and what they say about more compute.
-
-ScaleRL (arXiv:2510.13786) describes the accuracy R after compute C by
-
-    R_C − R_0 = (A − R_0) / (1 + (C_mid/C)^B)
-
-with the accuracy R_0 before training, the ceiling A, the exponent B (how sharply the curve bends) and the
-midpoint C_mid, at which half of the gain is reached. Before the bend, A and B are nearly free: many pairs of
-them fit. `extrapolate` therefore gives intervals over seeds, and `topics.compute` refuses a fit whose
-ceiling they leave open.
-
-Accuracies are shares from 0 to 1. Compute has any unit; the curve is the same in each.
-"""
+"""Saturating curves of accuracy against compute, and what they say about more compute."""
 
 from __future__ import annotations
 
@@ -45,7 +33,15 @@ PARAMETERS = 3
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """One curve; call it with compute (K,) for accuracies (K,)."""
+    """One curve; call it with compute (K,) for accuracies (K,).
+
+    ScaleRL (arXiv:2510.13786) describes the accuracy R after compute C by
+
+        R_C − R_0 = (A − R_0) / (1 + (C_mid/C)^B)
+
+    with the accuracy R_0 before training, the ceiling A, the exponent B (how sharply the curve bends) and the
+    midpoint C_mid, at which half of the gain is reached. Accuracies are shares from 0 to 1. Compute has any
+    unit; the curve is the same in each."""
 
     start: float
     """R_0, the accuracy before training."""
@@ -199,7 +195,9 @@ def extrapolate(
     the scatter of seeds about their own levels, or that of the mean about the curve if it is larger. It also
     adds an error of the curve itself, since no three parameters describe training exactly: normal, common to
     all evaluations and the ceiling, and within `shape` as often as the band's level says.
-    """
+
+    Before the bend, A and B are nearly free: many pairs of them fit. `topics.compute` refuses a fit whose
+    ceiling the intervals leave open."""
     from scipy import special  # takes half a second, and listings import this file
 
     seeds = len(accuracy)

@@ -1,13 +1,4 @@
-"""The catalog of metrics: every number in metrics.jsonl, declared once.
-
-The harness's own are listed here, and those of algorithms that figures draw. An algorithm declares all that
-its `loss` and `observe` return, which is over the rollouts that it is given to train on. A name with
-``<...>`` matches many names: ``score/<name>`` for one metric per score of the task.
-
-"All rollouts of the step" are those of every group that was sampled in it, or drawn where rollouts are
-recorded: what a curriculum then rejected is among them, so that equal policies have equal numbers whatever
-they train on. What is over the rows that the updates used begins with ``trained/``.
-"""
+"""The catalog of metrics: every number in metrics.jsonl, declared once."""
 
 from __future__ import annotations
 
@@ -464,6 +455,13 @@ OTHER = (
         "what a log of another library holds under that name and no metric of ours is; in imported runs",
     ),
 )
+# The harness's own metrics, and those of algorithms that figures draw. An algorithm declares all that its
+# `loss` and `observe` return, which is over the rollouts that it is given to train on. A name with ``<...>``
+# matches many names: ``score/<name>`` for one metric per score of the task.
+#
+# "All rollouts of the step" are those of every group that was sampled in it, or drawn where rollouts are
+# recorded: what a curriculum then rejected is among them, so that equal policies have equal numbers whatever
+# they train on. What is over the rows that the updates used begins with ``trained/``.
 HARNESS = (*REWARD, *LENGTH, *POLICY, *TRAINED, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL, *OTHER)
 
 # Of algorithms, shared by several or drawn by figures.

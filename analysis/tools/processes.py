@@ -1,11 +1,4 @@
-"""Garbage collection for programs that make many objects, and a crew of helper processes.
-
-A `Crew` shares the calls of one function among this process and its helpers, and returns the results in the
-order of the calls. Helpers are new interpreters, not forks: a process that trained or sampled has threads,
-and a fork would copy their locks without the threads. Helpers do not import the program that started them.
-Jobs and results pass through unnamed files, and each helper draws job numbers from a pipe. When the first
-process ends, files and pipe vanish, and each helper ends with its current call.
-"""
+"""Garbage collection for programs that make many objects, and a crew of helper processes."""
 
 from __future__ import annotations
 
@@ -77,7 +70,13 @@ def usable_cores() -> int:
 
 
 class Crew:
-    """This process and its helpers. Call either `ask` and then `finish`, or `share`, and only once."""
+    """This process and its helpers. Call either `ask` and then `finish`, or `share`, and only once.
+
+    It shares the calls of one function among this process and its helpers, and returns the results in the
+    order of the calls. Helpers are new interpreters, not forks: a process that trained or sampled has
+    threads, and a fork would copy their locks without the threads. Helpers do not import the program that
+    started them. Jobs and results pass through unnamed files, and each helper draws job numbers from a pipe.
+    When the first process ends, files and pipe vanish, and each helper ends with its current call."""
 
     def __init__(self, processes: int, module: str) -> None:
         """Start `processes` − 1 helpers, which import `module` at once. There are fewer if the system has no

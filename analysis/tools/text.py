@@ -1,10 +1,4 @@
-"""Text: untrusted text made safe to show, text for LaTeX, and numbers in words.
-
-Untrusted text is what a model wrote, the name of an arm or a run, or the message of an error. A control
-character in it can move the cursor of a terminal, make an SVG file invalid, or reverse the direction of the
-text that follows, and a spreadsheet runs a cell that begins like a formula. All text for a page, a figure, a
-table or a terminal passes through `visible` or `cell`.
-"""
+"""Text: untrusted text made safe to show, text for LaTeX, and numbers in words."""
 
 from __future__ import annotations
 
@@ -31,13 +25,19 @@ NUMBERS: Final = re.compile(r"[+-]?[\d.,eE\s()\[\]%;:–−+-]*")
 
 
 def visible(text: str) -> str:
-    """The text with hidden characters as Python escapes; tabs and line feeds stay."""
+    """The text with hidden characters as Python escapes; tabs and line feeds stay.
+
+    Untrusted text is what a model wrote, the name of an arm or a run, or the message of an error. A control
+    character in it can move the cursor of a terminal, make an SVG file invalid, or reverse the direction of
+    the text that follows."""
     return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def cell(value: Any) -> Any:
     """A value for a table that a spreadsheet may open. Text that begins like a formula and is not a number
-    gets an apostrophe in front. Other values stay as they are."""
+    gets an apostrophe in front. Other values stay as they are.
+
+    A spreadsheet runs a cell that begins like a formula."""
     if not isinstance(value, str):
         return value
     text = visible(value)

@@ -1,8 +1,4 @@
-"""Final accuracies: of every run, and of every arm on a task over its seeds.
-
-`headline_of` chooses the evaluation that the report quotes. `finals` computes one row per run, `accuracies`
-one per task and arm. The tables print them; the figures are in `topics.results`.
-"""
+"""Final accuracies: of every run, and of every arm on a task over its seeds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Social bias: what runs log during training, and what probe tasks measure in later evaluations.
-
-`bias_metrics`, `bias_curves` and `probe_metrics` collect the numbers, and `caveats` the known weaknesses of
-each task. Two tables print them. Two figures draw bias by category and bias against updates.
-"""
+"""Social bias: what runs log during training, and what probe tasks measure in later evaluations."""
 
 from __future__ import annotations
 

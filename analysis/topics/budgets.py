@@ -1,8 +1,4 @@
-"""What runs spent, and how accurate they were when all had spent the same.
-
-`sum_costs` sums the cost of each run, and `runs_at_equal_budgets` reads validation accuracies at a common
-budget. The tables are in `topics.costs`.
-"""
+"""What runs spent, and how accurate they were when all had spent the same."""
 
 from __future__ import annotations
 

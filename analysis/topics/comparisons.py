@@ -1,9 +1,4 @@
-"""Arms against each other: every pair on every task, and all tasks together.
-
-`compare_arms` tests pairs of arms over paired seeds, and `add_crossed_intervals` adds an interval over seeds
-× problems. `aggregate_tasks` combines tasks. The tables print both; the figures of pairs are in
-`topics.results`.
-"""
+"""Comparisons of arms: every pair on every task, and all tasks together."""
 
 from __future__ import annotations
 

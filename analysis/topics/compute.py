@@ -1,9 +1,5 @@
-"""Compute curves: accuracy against generated tokens, FLOPs and seconds, fitted on the first part of the
-compute and held against the rest.
-
-`trajectories` reads the evaluations of every arm. `fit_curves` fits each against each kind of compute or says
-why it does not. One table and one figure show both; docs/compute-curves.md has the rule and an example.
-"""
+"""Compute curves: accuracy against tokens, FLOPs and seconds, fitted to the first part and tested on the
+rest."""
 
 from __future__ import annotations
 

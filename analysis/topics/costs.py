@@ -1,8 +1,4 @@
-"""What updates cost: seconds per phase, tokens per second, peak memory, and the gap of separate samplers.
-
-`update_costs` and `sampler_gaps` compute one row per task and arm. The tables print these rows next to total
-budgets and accuracies at equal budgets. Two figures draw seconds by phase, and throughput with memory.
-"""
+"""What updates cost: seconds per phase, tokens per second, peak memory, and the gap of separate samplers."""
 
 from __future__ import annotations
 

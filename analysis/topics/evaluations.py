@@ -1,9 +1,5 @@
-"""Later evaluations (`grpobench eval`): scores with intervals, and agreement between our sampler and lm-eval.
-
-`later_scores` computes one row per evaluation, mode, score and policy. `list_agreements` compares evaluations
-of the same items that were made in both ways. Each has one table. These evaluations have no figure of their
-own.
-"""
+"""Later evaluations (`grpobench eval`): scores with intervals, and agreement between our sampler and
+lm-eval."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""All arms on all tasks in one table: final accuracy, gain, its verdict, and which arms are told apart.
-
-`make_overview` combines accuracies and verdicts that other topics computed. The first screen shows it.
-"""
+"""All arms on all tasks in one table: final accuracy, gain, its verdict, and which arms are told apart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Figures of accuracy: at the end, between pairs of arms, and during training.
-
-The numbers and tables behind them are in `topics.accuracy` and `topics.comparisons`.
-"""
+"""Figures of accuracy: at the end, between pairs of arms, and during training."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How the runs were made: settings of every arm, provenance, and the table of all runs.
-
-`all_settings` reads run.toml and `run_provenance` reads provenance.json. The page prints both as they are.
-`runs_table` lists every run with the state that it ended in.
-"""
+"""How the runs were made: settings of every arm, provenance, and the table of all runs."""
 
 from __future__ import annotations
 

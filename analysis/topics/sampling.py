@@ -1,8 +1,4 @@
-"""What many samples of a problem give: pass@k and majority votes against k.
-
-`sample_curves` computes both curves from samples of the runs and of later evaluations. Two tables print the
-curves, and one figure draws them before and after training.
-"""
+"""What many samples of a problem give: pass@k and majority votes against k."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The search that chose settings of the arms: how equal it was, what it chose and how clearly.
-
-`search_table` prints a row per arm and value. The functions after it give sentences, for the terminal of
-`grpobench search` and for the report of the runs that use the chosen values.
-"""
+"""The search that chose settings of the arms: how equal it was, what it chose and how clearly."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Where a gain comes from: answers that became readable, or better answers; and policies that answer the same
-to everything.
-
-`find_sources` computes one row per run and one per task and arm. One table prints the arms. The sentences of
-the report's first screen are in `report.sources`.
-"""
+"""The sources of a gain: answers that became readable or better, and policies that answer the same to
+everything."""
 
 from __future__ import annotations
 

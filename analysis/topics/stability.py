@@ -1,8 +1,4 @@
-"""How steadily each arm trained: collapses and recoveries, run lifetimes, spikes, drawdown and spread.
-
-`compute_stability` computes one row per task and arm from the detectors' events and from logged curves, and
-`compare_lifetimes` compares lifetimes of arms. Two tables print both, and a figure draws Kaplan–Meier curves.
-"""
+"""How steadily each arm trained: collapses and recoveries, run lifetimes, spikes, drawdown and spread."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The map of a sweep: which runs learn, stall, drift or collapse, and how far arms go without a collapse.
-
-`classify_runs` classifies every run and `group_cells` groups runs by sweep value. `find_frontiers` finds the
-largest sweep value without a collapse, with an interval from order statistics. Two tables print the grid and
-the frontiers, and one figure draws both.
-"""
+"""The map of a sweep: which runs learn, stall, drift or collapse, and how far arms go without a collapse."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What training logs at each update: rewards and their parts, critics, entropy, KL, lengths, gradients.
-
-`reward_parts` and `critic_explained` reduce the logs to one row per run. Two tables print them. The figures
-draw logged metrics against updates; `TRAINING` lists these metrics.
-"""
+"""What training logs at each update: rewards and their parts, critics, entropy, KL, lengths, gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What would resolve each unresolved pair of arms: the runs that it waits for, or so many seeds.
-
-`seeds_to_resolve` computes the numbers of one pair, and a table prints them for all.
-"""
+"""What would resolve each unresolved pair of arms: missing runs, or a number of seeds."""
 
 from __future__ import annotations
 

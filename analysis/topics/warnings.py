@@ -1,8 +1,4 @@
-"""Warnings about what was measured: numbers that repeat, and tasks without room.
-
-A warning is a sentence with details. `report.warnings` collects the warnings of all topics and of the checks,
-and the first screen shows the gravest.
-"""
+"""Warnings about what was measured: numbers that repeat, and tasks without room."""
 
 from __future__ import annotations
 
