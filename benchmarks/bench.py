@@ -1,7 +1,4 @@
-"""The outcome of `grpobench bench` as tables.
-
-`grpobench bench`: run the chosen cases, show progress, and print the outcome as tables or JSON.
-"""
+"""`grpobench bench`: run the chosen cases, show progress, and print the outcome as tables or JSON."""
 
 from __future__ import annotations
 

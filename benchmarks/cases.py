@@ -1,7 +1,5 @@
-"""The cases of `grpobench bench`: names, shapes of those that are timed step by step, how often steps repeat.
-
-The end of this file shows on standard error what the bench is doing and how long it will still take.
-"""
+"""The cases of `grpobench bench`: their names, the shapes of timed steps, how often steps repeat, and
+progress."""
 
 from __future__ import annotations
 

@@ -1,19 +1,4 @@
-"""Our GRPO and TRL's GRPOTrainer on the same work, taking turns step by step.
-
-Each side has its own process and uses every core while it works; the other side waits at a pipe. Both use the
-same model in float32, prompts, group size, lengths, reward and learning rate, and make one update per step.
-Numbers are medians over the steps after the warm-up. `ratio` is TRL's seconds divided by ours, so above 1
-ours is faster. The number of steps depends on how long those of the warm-up take (`cases.py`). `ours_cpu_s`
-and `trl_cpu_s` are processor seconds: on a busy machine they vary less than the seconds, which then depend on
-how long threads wait for each other.
-
-`floor` is the time that the step's matrix products alone would take at the best rate measured here
-(`floor.py`), and `ours_to_floor` is our seconds divided by it.
-
-Memory is the peak resident size of each process since just before its model was loaded (on a GPU: the peak
-that torch allocated). It includes the imported libraries; `ours_before_gb` and `trl_before_gb` are the memory
-before the model.
-"""
+"""Our GRPO and TRL's GRPOTrainer on the same work, in turn step by step."""
 
 from __future__ import annotations
 
@@ -47,7 +32,11 @@ class CaseResult:
 
 def compare(case: BenchmarkCase, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]:
     """Both sides on one case, in turn; who goes first alternates. Raises RuntimeError if a side decodes
-    another number of tokens than the case requires."""
+    another number of tokens than the case requires.
+
+    Each side has its own process and uses every core while it works; the other side waits at a pipe. Both use
+    the same model in float32, prompts, group size, lengths, reward and learning rate, and make one update per
+    step. The number of steps depends on how long those of the warm-up take (`cases.py`)."""
     tell("starting TRL", UNKNOWN)
     with start("trl", case) as theirs:
         tell("starting ours", UNKNOWN)
@@ -97,7 +86,17 @@ def demand_same_work(name: str, step: StepCost, case: BenchmarkCase) -> None:
 
 
 def summary(case: BenchmarkCase, made: CaseResult) -> dict[str, Any]:
-    """One case of the outcome. Seconds are medians; the lists hold every counted step in order."""
+    """One case of the outcome. Seconds are medians; the lists hold every counted step in order.
+
+    They are over the steps after the warm-up. `ratio` is TRL's seconds divided by ours, so above 1 ours is
+    faster. `ours_cpu_s` and `trl_cpu_s` are processor seconds: on a busy machine they vary less than the
+    seconds, which then depend on how long threads wait for each other. `floor` is the time that the step's
+    matrix products alone would take at the best rate measured here (`floor.py`), and `ours_to_floor` is our
+    seconds divided by it.
+
+    Memory is the peak resident size of each process since just before its model was loaded (on a GPU: the
+    peak that torch allocated). It includes the imported libraries; `ours_before_gb` and `trl_before_gb` are
+    the memory before the model."""
     seconds = {name: [step.seconds for step in taken] for name, taken in made.steps.items()}
     median = {name: statistics.median(values) for name, values in seconds.items()}
     ours = made.steps["ours"]

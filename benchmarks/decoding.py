@@ -1,12 +1,5 @@
-"""`--case decoding` and `short-decoding`: tokens per second of our sampler in bfloat16, and of its fallback.
-
-The fallback is what the sampler does with a model for which its probes do not confirm anything else: the
-prompt of a group is repeated for every completion, and the model's own forward pass casts its weights at
-every token. Both ways share one model and one process, and answer the same requests with the same seeds. They
-take turns, and which of them goes first alternates, so that a machine that becomes slower or faster favors
-neither. Every completion has the same length, because no token ends one. The prompts are prefilled within
-the time that is taken.
-"""
+"""`--case decoding` and `short-decoding`: tokens per second of our sampler in bfloat16, and of its
+fallback."""
 
 from __future__ import annotations
 
@@ -50,7 +43,14 @@ def shape(model: str, name: str) -> BenchmarkCase:
 
 
 def decoding(case: BenchmarkCase, tell: Tell) -> tuple[dict[str, Any], Facts]:
-    """Measure both ways; returns the outcome, and facts about the machine."""
+    """Measure both ways; returns the outcome, and facts about the machine.
+
+    The fallback is what the sampler does with a model for which its probes do not confirm anything else: the
+    prompt of a group is repeated for every completion, and the model's own forward pass casts its weights at
+    every token. Both ways share one model and one process, and answer the same requests with the same seeds.
+    They take turns, and which of them goes first alternates, so a machine that becomes slower or faster
+    favors neither. Every completion has the same length, because no token ends one. The time includes the
+    prefill of the prompts."""
     import torch
 
     from grpobench.runs.models.loading import load

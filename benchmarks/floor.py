@@ -1,26 +1,4 @@
-"""The floor of a step: the time that its matrix products alone would take at this machine's best rate.
-
-With P prompts of p tokens, G completions of c tokens each, W multiply-adds a token in the trunk's linear
-layers and V·H in the output head, a step needs this many FLOP:
-
-    prefill     2·P·(p·W + V·H)                       each prompt once, its last state through the head
-    decoding    2·(c − 1)·P·G·(W + V·H)               the last token of a completion is never fed
-    training    3 · 2·(P·(p + G·(c − 1))·W + P·G·c·V·H)   forward, and two products backward for each of it
-
-Training also computes the prompt of a group once, and predicts the last token of a completion without reading
-it. In a mixture of experts W counts the experts that a token uses.
-
-The floor leaves out attention (scores, softmax, weighted sums), norms, rotary tables, activations, the
-embedding's look-up, the choice of tokens, the loss's softmax, the optimizer's update, and everything that is
-not arithmetic. So it is a lower bound that no step can reach. It is loose if attention is expensive (long
-sequences) and if models are very small.
-
-Rates are measured with the model's own weights, layer after layer, with as many rows as the case has: a
-decoding step has one row per completion, training has all packed tokens or a micro-batch's, whichever is
-faster here. Each pass is timed several times, and the fastest counts. If torch can use oneDNN for float32
-products, both ways are tried. A way whose error against float64 is larger than that of torch's default is not
-float32 and is left out.
-"""
+"""The floor of a step: the time that its matrix products alone would take at this machine's best rate."""
 
 from __future__ import annotations
 
@@ -62,7 +40,22 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class Floor:
-    """Minimum seconds of a step's products by phase: `prefill`, `decode`, `forward`, `backward`."""
+    """Minimum seconds of a step's products by phase: `prefill`, `decode`, `forward`, `backward`.
+
+    With P prompts of p tokens, G completions of c tokens each, W multiply-adds a token in the trunk's linear
+    layers and V·H in the output head, a step needs this many FLOP:
+
+        prefill     2·P·(p·W + V·H)                       each prompt once, its last state through the head
+        decoding    2·(c − 1)·P·G·(W + V·H)               the last token of a completion is never fed
+        training    3 · 2·(P·(p + G·(c − 1))·W + P·G·c·V·H)   forward, and two products backward for each
+
+    Training also computes the prompt of a group once, and predicts the last token of a completion without
+    reading it. In a mixture of experts W counts the experts that a token uses.
+
+    The floor leaves out attention (scores, softmax, weighted sums), norms, rotary tables, activations, the
+    embedding's look-up, the choice of tokens, the loss's softmax, the optimizer's update, and everything that
+    is not arithmetic. So it is a lower bound that no step can reach. It is loose if attention is expensive
+    (long sequences) and if models are very small."""
 
     parts: dict[str, MatrixProduct]
 
@@ -162,7 +155,13 @@ def floor(case: BenchmarkCase, model: Any) -> Floor:
 
 
 class Products:
-    """Times passes over all weights of a model, in every way that computes float32 products here."""
+    """Times passes over all weights of a model, in every way that computes float32 products here.
+
+    Rates are measured with the model's own weights, layer after layer, with as many rows as the case has: a
+    decoding step has one row per completion, training has all packed tokens or a micro-batch's, whichever is
+    faster here. Each pass is timed several times, and the fastest counts. If torch can use oneDNN for float32
+    products, both ways are tried. A way whose error against float64 is larger than that of torch's default is
+    not float32 and is left out."""
 
     def __init__(self, model: Any) -> None:
         self.trunk, self.head = layers(model)

@@ -1,19 +1,4 @@
-"""`--case grid`: the time of the same twelve GRPO runs in our experiment and in scripts that use TRL.
-
-Both sides train the same policy on the same tasks with the same seeds, steps, prompts, completions, objective
-and optimizer, get rewards from the same verifier, and evaluate at the same steps the same number of answers
-to the same problems (`demand_same_work` refuses anything else). Completions differ: each policy ends its own,
-so the numbers of tokens are reported but not equal, and so do the problems that the seeds choose from the
-training split. Each side runs two runs at a time with one thread each, while the other side is idle, and
-keeps the final weights.
-
-The time is wall time from the start of the first process to the end of the last, so each side pays for its
-way of working: a TRL script loads Python, torch, transformers and TRL for every run; our launcher starts two
-workers for a block. The runs are done in two blocks of half the seeds, in the order ours, TRL, TRL, ours, so
-that a machine that becomes slower or faster affects both sides alike. More blocks would charge us for more
-starts of experiments than a user has, and a single block per side would leave the drift in. Two starts
-instead of one count against us, but are small. Only the waiting process runs beside a block.
-"""
+"""`--case grid`: the time of the same twelve GRPO runs in our experiment and in scripts that use TRL."""
 
 from __future__ import annotations
 
@@ -114,7 +99,21 @@ class SideProgress:
 
 def grid(tell: Tell, sets: Sequence[str] = ()) -> dict[str, Any]:
     """Both sides' runs of the recipe, in blocks. `sets` are the recipe's assignments, as in ``--set``. Raises
-    ChildProcessError if a side fails, RuntimeError if the two did not do the same work."""
+    ChildProcessError if a side fails, RuntimeError if the two did not do the same work.
+
+    Both sides train the same policy on the same tasks with the same seeds, steps, prompts, completions,
+    objective and optimizer, get rewards from the same verifier, and evaluate at the same steps the same
+    number of answers to the same problems (`demand_same_work` refuses anything else). Completions differ:
+    each policy ends its own, so the numbers of tokens are reported but not equal. The problems that the seeds
+    choose from the training split differ too. Each side runs two runs at a time with one thread each, while
+    the other side is idle, and keeps the final weights.
+
+    The time is wall time from the start of the first process to the end of the last, so each side pays for
+    its way of working: a TRL script loads Python, torch, transformers and TRL for every run; our launcher
+    starts two workers for a block. The runs are done in two blocks of half the seeds, in the order ours, TRL,
+    TRL, ours, so a machine that becomes slower or faster affects both sides alike. More blocks would charge
+    us for more starts of experiments than a user has, and a single block per side would leave the drift in.
+    """
     configs = read_recipe(RECIPE, sets).runs()
     taken = {"ours": SideProgress(), "trl": SideProgress()}
     parts = halves(sorted({config.seed for config in configs}))

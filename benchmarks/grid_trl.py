@@ -1,11 +1,4 @@
-"""One run of `--case grid` as a user of TRL would write it: a script with GRPOTrainer and evaluations.
-
-    python -m grpobench.benchmarks.grid_trl JOB.json
-
-It takes the task from grpobench: problems and their verifier, which is also the reward. Evaluation calls
-`generate` of transformers on all problems of a split in one padded batch, the cheapest way that transformers
-has: once greedily and once with several sampled answers to each problem.
-"""
+"""One run of `--case grid` as a user of TRL would write it: a script with GRPOTrainer and evaluations."""
 
 from __future__ import annotations
 
@@ -73,7 +66,11 @@ DONE = "outcome.json"
 
 
 class Script:
-    """The run: model, data, reward, evaluation."""
+    """The run: model, data, reward, evaluation.
+
+    It takes the task from grpobench: problems and their verifier, which is also the reward. Evaluation calls
+    `generate` of transformers on all problems of a split in one padded batch, the cheapest way that
+    transformers has: once greedily and once with several sampled answers to each problem."""
 
     def __init__(self, job: TRLJob, task: Task) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -1,8 +1,4 @@
-"""`--case memory`: the peak memory of our step with and without activation checkpointing.
-
-Each setting has a process of its own and makes the same steps: the same prompts, completions of one length,
-and the budget of tokens of a micro-batch that a run has by default.
-"""
+"""`--case memory`: the peak memory of our step with and without activation checkpointing."""
 
 from __future__ import annotations
 
@@ -25,7 +21,10 @@ SETTINGS: Final[tuple[tuple[tuple[str, Any], ...], ...]] = (
 
 
 def memory(model: str, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]:
-    """Measure every setting; returns the outcome, and facts about the machine."""
+    """Measure every setting; returns the outcome, and facts about the machine.
+
+    Each setting has a process of its own and makes the same steps: the same prompts, completions of one
+    length, and the budget of tokens of a micro-batch that a run has by default."""
     case, rows = shape(model), list[dict[str, Any]]()
     case = replace(case, texts=prompt_texts(outline(model).encode, case.prompts, case.prompt_tokens))
     facts: Facts = {}

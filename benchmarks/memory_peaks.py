@@ -1,11 +1,4 @@
-"""`grpobench bench --memory-plan`: the memory plan against what steps really take.
-
-The steps are those of a run's roles, made by hand: prompts and completions of random tokens, all of one
-length, so that the plan's assumption (every completion has the maximum length) holds. Each phase is measured
-in the second step, when the optimizer has its state. On a GPU the peak is torch's own count. On a CPU it is
-what torch's profiler records of the allocator, added to the tensors that were there when the phase began: a
-process's resident size would also count libraries, buffers of BLAS and pages that the allocator keeps.
-"""
+"""`grpobench bench --memory-plan`: the memory plan and the measured peaks of steps."""
 
 from __future__ import annotations
 
@@ -126,7 +119,11 @@ def compare_plans(model: str) -> dict[str, PeakComparison]:
 def plan_against_peak(config: RunConfig, prompt_tokens: int) -> PeakComparison:
     """Make steps of a run whose prompts all have `prompt_tokens` tokens, in this process and on its device,
     and hold their peaks against the plan. Evaluations are not made. Raises ModelError for a model that is not
-    here."""
+    here.
+
+    The steps are those of a run's roles, made by hand: prompts and completions of random tokens, all of one
+    length, so that the plan's assumption (every completion has the maximum length) holds. Each phase is
+    measured in the second step, when the optimizer has its state."""
     import torch
 
     from grpobench.runs.experiment.memory_input import PlanInput, input_of
@@ -292,7 +289,11 @@ def show(model: str, comparisons: Mapping[str, PeakComparison], console: Console
 
 @contextlib.contextmanager
 def peak(phase: PhaseName, peak_by_phase: dict[PhaseName, int]) -> Iterator[None]:
-    """Measure the bytes that torch holds at most within, with those that were there before."""
+    """Measure the bytes that torch holds at most within, with those that were there before.
+
+    On a GPU this is torch's own count. On a CPU it is what torch's profiler records of the allocator, added
+    to the tensors that were there when the phase began: a process's resident size would also count libraries,
+    buffers of BLAS and pages that the allocator keeps."""
     import torch
 
     gc.collect()

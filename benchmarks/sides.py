@@ -1,9 +1,8 @@
-"""A side of `grpobench bench`, ours or TRL's, in a process of its own, which makes one step per command.
+"""A side of `grpobench bench`, ours or TRL's, in a process of its own, which makes one step per command."""
 
-Both sides load the same weights with the same loader and decode, reward and update the same number of tokens:
-end tokens may be written but do not end a completion, so every completion has exactly the case's length.
-Each side imports only the libraries that it needs, so that its memory is its own.
-"""
+# Both sides load the same weights with the same loader and decode, reward and update the same number of
+# tokens: end tokens may be written but do not end a completion, so every completion has exactly the case's
+# length. Each side imports only the libraries that it needs, so that its memory is its own.
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""vLLM in this process: its speed against ours, that it follows weights and adapters, and the memory that it
-gives back asleep.
-
-The rows "vLLM ÷ ours" say from which size of a model on vLLM samples faster.
-"""
+"""Checks of vLLM in this process: its speed, the weights and adapters it follows, and the memory it gives
+back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Do all ways to compute the same thing agree on the device? Decoding against plain decoding, packed against
-padded sequences, and whether a draw depends on anything but its seed."""
+"""Checks that all ways to compute the same numbers agree on the device: decoding, packing, and draws by
+seed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The results of `make gpu`: rows that are kept as they come, the table of them, and the page `docs/gpu.md`.
-
-Each part runs in a process of its own, which appends its rows to a file of JSON lines. A part that fails or
-hangs therefore loses none of the rows before it.
-"""
+"""The results of `make gpu`: rows that are kept as they come, the table of them, and the page
+`docs/gpu.md`."""
 
 from __future__ import annotations
 

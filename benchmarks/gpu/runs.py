@@ -1,5 +1,6 @@
-"""Short runs of real models under strict determinism: one undisturbed, one killed and resumed. Their metrics
-and final weights must be equal byte for byte."""
+"""Short runs of real models under strict determinism, one undisturbed, one killed and resumed."""
+
+# Their metrics and final weights must be equal byte for byte.
 
 from __future__ import annotations
 
