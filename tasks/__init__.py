@@ -1,4 +1,4 @@
-"""The tasks, by name. To add one, add a file in this folder and a line here."""
+"""The tasks by name; a new one is a file in this folder and a line in `_tasks`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Reasoning Gym: generated problems of about a hundred kinds, each graded by its generator's own scorer
-(arXiv:2505.24760). Every generator is a task of its own, ``reasoning_gym:NAME``.
+"""Reasoning Gym (arXiv:2505.24760): generated problems of about a hundred kinds, each with its own scorer."""
 
-Problems are generated and scored in worker processes (`tasks/workers/gym.py`), because scorers can hang,
-raise, and evaluate a model's text as Python.
-"""
+# Every generator is a task of its own, `reasoning_gym:NAME`. Problems are generated and scored in worker
+# processes (`tasks/workers/gym.py`), because scorers can hang, raise, and evaluate a model's text as Python.
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Remove what a reasoning model thinks from its completion: verifiers grade the answer, never the thoughts.
+"""Remove what a reasoning model thinks from its completion: verifiers grade the answer, never the
+thoughts."""
 
-`Task` applies `without_thoughts` to every completion before a verifier reads it. Reward functions of plugins
-get completions with their thoughts, as do tasks with ``reads_thoughts = True``.
-"""
+# `Task` applies `without_thoughts` to every completion before a verifier reads it. Reward functions of
+# plugins get completions with their thoughts, as do tasks with `reads_thoughts = True`.
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Read files that somebody else may have written, with limits on bytes and depth.
-
-A file is read in pieces of `PIECE` bytes and, by its suffix (``.gz``, ``.zst``), decompressed. It may hold
-`max_bytes()` after decompression: 1 GiB, or what the variable GRPOBENCH_MAX_BYTES says. One JSON text, which
-is a whole document or one line of a log, may hold a 32nd of that and `MAX_DEPTH` brackets inside each other.
-Only regular files are opened: a FIFO or a device would never end.
-
-Every error is a `FileError`, whose message names the file, the limit and the remedy.
-"""
+"""Read files that somebody else may have written, with limits on bytes and depth."""
 
 from __future__ import annotations
 
@@ -51,7 +43,9 @@ class FileError(ValueError):
 
 
 def max_bytes() -> int:
-    """Bytes that a file may hold after decompression. Raises FileError for a variable that is no number."""
+    """Bytes that a file may hold after decompression. Raises FileError for a variable that is no number.
+
+    1 GiB, or what the variable GRPOBENCH_MAX_BYTES says."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return DEFAULT
@@ -74,7 +68,9 @@ def max_array() -> int:
 
 def open_file(path: Path) -> BufferedReader:
     """Open a regular file for reading. Raises FileNotFoundError if it is absent, FileError for a folder, a
-    FIFO or a device, and for what the system refuses."""
+    FIFO or a device, and for what the system refuses.
+
+    A FIFO or a device would never end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Values that Python's JSON reader accepts and no data set may have: NaN, infinities, half surrogate pairs.
+"""Values that Python's JSON reader accepts and no data set may have: NaN, infinities, half surrogate
+pairs."""
 
-A NaN is not JSON, equals nothing, and turns every mean that it enters into NaN. Text with half a surrogate
-pair cannot be encoded, and stops a run when the tokenizer or a log meets it. Our own logs are not read with
-this module.
-"""
+# A NaN is not JSON, equals nothing, and turns every mean that it enters into NaN. Text with half a surrogate
+# pair cannot be encoded, and stops a run when the tokenizer or a log meets it. Our own logs are not read with
+# this module.
 
 from __future__ import annotations
 

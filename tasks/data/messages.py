@@ -1,8 +1,7 @@
-"""Prompts of chat data: messages with roles, as chat templates take them and as plain text.
+"""Prompts of chat data: messages with roles, as chat templates take them and as plain text."""
 
-A prompt is a text, or messages in the format of OpenAI, TRL and verl: a system message, which may be absent,
-then messages of the user and the assistant, the last one of the user.
-"""
+# A prompt is a text, or messages in the format of OpenAI, TRL and verl: a system message, which may be
+# absent, then messages of the user and the assistant, the last one of the user.
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Sources of data files: a local folder, an installed package, or the Hugging Face hub, in this order.
+"""Sources of data files: a local folder, an installed package, or the Hugging Face hub, in this order."""
 
-A package is located by its specification and never imported: only its data files are read. The ending of a
-file's name decides how it is read: ``.jsonl`` and ``.json`` (an array of objects), ``.csv`` and ``.tsv`` with
-a header line, ``.txt`` (each line is a row with the one value ``text``); each also with ``.gz`` appended.
-"""
+# A package is located by its specification and never imported: only its data files are read. The ending of a
+# file's name decides how it is read: .jsonl and .json (an array of objects), .csv and .tsv with a header
+# line, .txt (each line is a row with the one value `text`); each also with .gz appended.
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Decide by algebra whether an answer equals the truth, in processes that can be killed.
+"""Decide by algebra whether an answer equals the truth, in processes that can be killed."""
 
-A truth that `grading/values.py` can read is decided there, by computing both sides with many digits;
-otherwise math-verify decides. Its own alarm does not fire inside C code, fails in threads, and reports a
-time-out as a plain "no".
-"""
+# `grading/values.py` decides on truths that it can read, by computing both sides with many digits, and
+# math-verify on others. math-verify's own alarm does not fire inside C code, fails in threads, and reports a
+# time-out as a plain "no".
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Split asserts of a published test into calls, which a sandbox evaluates, and conditions on their values,
-which are judged outside.
-
-``assert abs(f(1.5) - 0.5) < 1e-6`` becomes the call ``f(1.5)`` and the condition ``abs(_0 - 0.5) < 1e-06``:
-nothing of the condition, and so no expected value, enters the sandbox.
-"""
+"""Split asserts of a published test into calls for the sandbox and conditions on their values for outside."""
 
 from __future__ import annotations
 
@@ -67,7 +62,10 @@ class Inconvertible(ValueError):
 def convert(test: str, functions: Collection[str]) -> tuple[list[str], list[str]]:
     """(calls, conditions) of a list of assert statements; ``_0``, ``_1``, … in a condition are the values of
     the calls, numbered through. A call is one of `functions`, by name, with any arguments. Raises
-    Inconvertible."""
+    Inconvertible.
+
+    ``assert abs(f(1.5) - 0.5) < 1e-6`` becomes the call ``f(1.5)`` and the condition
+    ``abs(_0 - 0.5) < 1e-06``: nothing of the condition, and so no expected value, enters the sandbox."""
     calls: list[str] = []
     conditions = []
     for statement in parse(test).body:

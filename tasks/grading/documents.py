@@ -1,8 +1,4 @@
-"""JSON documents in completions: find one, read it strictly, compare it with another value by value.
-
-A completion may hold anything, so every step is bounded: `TAIL` characters are read, a document nests at most
-`DEEPEST` levels, and numbers have at most `DIGITS` characters.
-"""
+"""JSON documents in completions: find one, read it strictly, compare it with another value by value."""
 
 from __future__ import annotations
 

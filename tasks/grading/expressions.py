@@ -1,10 +1,9 @@
-"""Parse the text of one expression, LaTeX or plain, into a tree, or reject it.
+"""Parse the text of one expression, LaTeX or plain, into a tree, or reject it."""
 
-The grammar covers written answers: numbers, names, arithmetic, roots, powers, the common functions, degrees,
-absolute values, factorials and binomials. It rejects ambiguous text (``\\sin x/2``, ``f(2)``, ``x2``) and
-text that is not an expression (``7\\cup 3``, ``5\\bmod 3``, ``3 7``, words). The text comes from a model:
-``3^{10^{12}}`` is a tree of five nodes here, and only short numbers are computed.
-"""
+# The grammar covers written answers: numbers, names, arithmetic, roots, powers, the common functions,
+# degrees, absolute values, factorials and binomials. It rejects ambiguous text (`\sin x/2`, `f(2)`, `x2`) and
+# text that is not an expression (`7\cup 3`, `5\bmod 3`, `3 7`, words). The text comes from a model:
+# `3^{10^{12}}` is a tree of five nodes here, and only short numbers are computed.
 
 from __future__ import annotations
 

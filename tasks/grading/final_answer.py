@@ -1,13 +1,12 @@
-r"""Compare a final answer with the truth.
+"""Compare a final answer with the truth, with algebra only where it is needed."""
 
-This module decides what needs no algebra: equal spellings, exact numbers (`Fraction`), words, lists and
-tuples of these, intervals and inequalities with such bounds. Only the rest (``\sqrt{16}`` for 4, ``x+1`` for
-``1+x``) goes to `grading/algebra.py`, and only if answer and truth are of one kind: math-verify would accept
-``5=6`` for 6, ``\ne 12`` for 12 and ``seat`` for ``east``.
-
-A unit may be left out, so it is never part of a value. But 10 m is wrong if the truth is 10 cm: `unit`
-recognizes the units in answers to school problems.
-"""
+# This module decides what needs no algebra: equal spellings, exact numbers (`Fraction`), words, lists and
+# tuples of these, intervals and inequalities with such bounds. Only the rest (`\sqrt{16}` for 4, `x+1` for
+# `1+x`) goes to `grading/algebra.py`, and only if answer and truth are of one kind: math-verify would accept
+# `5=6` for 6, `\ne 12` for 12 and `seat` for `east`.
+#
+# A unit may be left out, so it is never part of a value. But 10 m is wrong if the truth is 10 cm: `unit`
+# recognizes the units in answers to school problems.
 
 from __future__ import annotations
 

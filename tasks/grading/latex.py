@@ -1,8 +1,4 @@
-"""Bring LaTeX and plain answers to one spelling without changing their meaning.
-
-`clean` undoes differences of typesetting: spaces, sizes of brackets and fractions, left-out braces,
-characters outside ASCII, thousands separators. It does no mathematics: 0.5 and \\frac{1}{2} stay different.
-"""
+"""Bring LaTeX and plain answers to one spelling without changing their meaning."""
 
 from __future__ import annotations
 
@@ -61,7 +57,8 @@ def clean(text: str) -> str:
     Removed are: ``$`` in every role, a box around the whole, spaces that typesetting ignores, the size of
     brackets, thousands separators outside of brackets (also thin spaces, as in ``1\\ 234\\ 567``),
     punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every degree sign becomes ``°``.
-    """
+
+    It does no mathematics: 0.5 and one half as a fraction stay different."""
     for _ in range(MOST_PASSES):  # Removing one thing can expose another.
         before, text = text, _once(text)
         if text == before:

@@ -1,9 +1,4 @@
-r"""Read notation that changes a value: characters outside ASCII, upright letters, words behind a number.
-
-`latex.clean` calls `as_latex`, `with_names` and `with_scales`. They turn ``x²`` into ``x^{2}``, ``\text{e}``
-into ``e`` and ``5 million`` into ``5000000``. Other words that change a value (``5 halves``, ``5 over two``)
-are not computed: `operators` lists them, and an answer must have the same ones as the truth.
-"""
+"""Read notation that changes a value: characters outside ASCII, upright letters, words behind a number."""
 
 from __future__ import annotations
 
@@ -203,7 +198,10 @@ def _multiplied(match: re.Match[str]) -> str:
 
 def operators(text: str) -> list[str]:
     """The words of a cleaned answer that change its value, sorted. In a side before the last, which may
-    describe what has the value, only the words behind a digit count."""
+    describe what has the value, only the words behind a digit count.
+
+    Nothing computes these words (``5 halves``, ``5 over two``): an answer must have the same ones as the
+    truth."""
     *sides, last = _SIDES.split(text)
     behind = [side[digit.start() :] for side in sides if (digit := _DIGIT.search(side))]
     return sorted(word.lower() for part in (*behind, last) for word in _OPERATOR.findall(part))

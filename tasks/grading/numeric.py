@@ -1,10 +1,4 @@
-"""Decide with many digits whether two expressions are equal. For a process that can be killed.
-
-A difference of two constants is computed with 128 bits and with two and four times as many. If it is only
-rounding, it shrinks with them, else it stays. Digits are added if a sum would lose some, as in 10^{60}+1.
-Two expressions in the same variables are compared at a few points of 64 random bits, of both signs. Two
-polynomials of degree d agree there by accident with a probability of d/2^{64} (Schwartz, 1980).
-"""
+"""Decide with many digits whether two expressions are equal, in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -155,7 +149,12 @@ _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def equal(first: Expression, second: Expression) -> bool:
-    """Whether both have the same value at every point where they have one. False if too few points do."""
+    """Whether both have the same value at every point where they have one. False if too few points do.
+
+    A difference of two constants is computed with 128 bits and with two and four times as many. If it is only
+    rounding, it shrinks with them, else it stays. Digits are added if a sum would lose some, as in 10^{60}+1.
+    Two expressions in the same variables are compared at a few points of 64 random bits, of both signs. Two
+    polynomials of degree d agree there by accident with a probability of d/2^{64} (Schwartz, 1980)."""
     if first == second:
         return True
     names = first.names | second.names

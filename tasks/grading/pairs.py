@@ -1,9 +1,4 @@
-"""Pairs of a truth and an answer with the verdict that each should have, ours and those of other graders.
-
-The verdicts are kept with the pairs in `graded/math_pairs.jsonl`, because one of the graders needs another
-version of a parser than the others, so no machine can ask all of them at once. Graders of other libraries are
-called as those libraries call them, in processes that can be killed: some of them compute 9^{9^{9}}.
-"""
+"""Pairs of a truth and an answer with the verdict that each should have, ours and those of other graders."""
 
 from __future__ import annotations
 
@@ -197,7 +192,12 @@ def as_text(pairs: Sequence[Pair]) -> str:
 
 def ask(pairs: Sequence[Pair]) -> tuple[list[Pair], list[str]]:
     """The pairs with new verdicts of ours and of the installed graders, and why the others could not be
-    asked; their kept verdicts stay."""
+    asked; their kept verdicts stay.
+
+    Verdicts are kept with the pairs in `graded/math_pairs.jsonl`, because one of the graders needs another
+    version of a parser than the others, so no machine can ask all of them at once. Graders of other libraries
+    are called as those libraries call them, in processes that can be killed: some of them compute 9^{9^{9}}.
+    """
     verdicts_by_grader: dict[str, Sequence[str]] = {OURS: compare_all([pair.key for pair in pairs])}
     lacking = [lack for grader in GRADERS if (lack := grader.missing())]
     verdicts_by_grader |= {

@@ -1,9 +1,4 @@
-"""Judge the values that programs return, in processes that can be killed.
-
-Anyone in a sandbox may have written the values. Brief ones are judged in this process, longer ones in
-processes with limits on processor time and memory, so no value can block the process that trains or
-evaluates.
-"""
+"""Judge the values that programs return, in processes that can be killed."""
 
 from __future__ import annotations
 
@@ -42,7 +37,11 @@ _pool = Pool(f"{__name__}:judged", SECONDS, MEMORY)
 
 
 def judge(questions: Sequence[ValueConditions]) -> list[Judgment]:
-    """A judgment of each. Values that cost too much to compare exceed the limit on output."""
+    """A judgment of each. Values that cost too much to compare exceed the limit on output.
+
+    Anyone in a sandbox may have written the values. Brief ones are judged in this process, longer ones in
+    processes with limits on processor time and memory, so no value can block the process that trains or
+    evaluates."""
     answers: dict[int, Judgment] = {}
     long: dict[int, list[Any]] = {}
     for i, question in enumerate(questions):

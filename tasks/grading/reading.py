@@ -1,18 +1,4 @@
-"""Extract a Python program from a completion.
-
-The program is the last complete definition of the requested function. Thoughts are removed before
-(`tasks/thoughts.py`):
-
-1. Code is in fences of three or more backticks or tildes, also within lists and quotations and also unclosed.
-   If no fence defines the function, code is in stretches of lines that begin like code. Fences of another
-   language than Python count only if no other fence defines the function.
-2. A definition is `def`, `async def`, `class` or an assignment (for example of a lambda) at the top level of
-   code that parses. It is complete if its body is more than a docstring, `pass` or ``...``; an import does
-   not count. If none is complete, the last one counts, so that it fails as itself.
-3. Names that the last definition uses and does not define come from the rest of the completion: imports,
-   functions, classes and constants, each from the nearest place before it, else after it.
-4. If nothing defines the function and the prompt has begun it, the completion is its body.
-"""
+"""Extract a Python program from a completion: the last complete definition of the requested function."""
 
 from __future__ import annotations
 
@@ -40,7 +26,19 @@ BUILT_IN: Final = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 def program(completion: str, truth: Mapping[str, Any]) -> str | None:
     """The program in a completion; None if nothing defines the function and nothing can be its body.
     `truth` has ``entry``, ``before``, ``header`` and ``after``, as `grpobench.tasks.kinds.programs`
-    describes them."""
+    describes them.
+
+    Thoughts are removed before (`tasks/thoughts.py`).
+
+    1. Code is in fences of three or more backticks or tildes, also within lists and quotations and also
+       unclosed. If no fence defines the function, code is in stretches of lines that begin like code. Fences
+       of another language than Python count only if no other fence defines the function.
+    2. A definition is `def`, `async def`, `class` or an assignment (for example of a lambda) at the top level
+       of code that parses. It is complete if its body is more than a docstring, `pass` or ``...``; an import
+       does not count. If none is complete, the last one counts, so that it fails as itself.
+    3. Names that the last definition uses and does not define come from the rest of the completion: imports,
+       functions, classes and constants, each from the nearest place before it, else after it.
+    4. If nothing defines the function and the prompt has begun it, the completion is its body."""
     text = completion.replace("\r\n", "\n")
     blocks = fenced(text)
     python_blocks = [block for block in blocks if block.python]

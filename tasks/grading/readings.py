@@ -1,7 +1,7 @@
-"""Completions with the program that should be read in each: the results of our reader and of other libraries.
+"""Completions with the program that should be read in each: the results of our reader and of other
+libraries."""
 
-The results of the others are kept with the completions in `graded/completions.jsonl`.
-"""
+# The results of the others are kept with the completions in `graded/completions.jsonl`.
 
 from __future__ import annotations
 

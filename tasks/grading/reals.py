@@ -1,9 +1,8 @@
-r"""Sets of real numbers: parse intervals, inequalities and their unions, and compare them as sets.
+"""Sets of real numbers: parse intervals, inequalities and their unions, and compare them as sets."""
 
-``x>3``, ``3<x``, ``(3,\infty)`` and ``\{x : x>3\}`` are one set. Only solved sets are parsed: the variable is
-alone, the bounds are constants. ``2x>6`` is not solved. A comma between two inequalities is rejected, because
-it means "and" to some and "or" to others. `split` cuts text at signs outside of its brackets.
-"""
+# `x>3`, `3<x`, `(3,\infty)` and `\{x : x>3\}` are one set. Only solved sets are parsed: the variable is
+# alone, the bounds are constants. `2x>6` is not solved. A comma between two inequalities is rejected, because
+# it means "and" to some and "or" to others.
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Two checkers of whether a chain of reasoning supports its answer. They check different things.
+"""Two checkers of whether a chain of reasoning supports its answer, for rewards and for evaluations."""
 
-`consistent` may be rewarded: the chain's last value is the answer. `supported` evaluates a policy trained on
-the first: it computes every equation of the chain again, requires that none is wrong, and that the last one
-gives the answer. A chain can end in the answer without having derived it; only the second notices that.
-
-Both read plain arithmetic: decimals, percentages, ``+ - * / ×``, brackets, with units and words in between.
-Equations with powers, roots or unknowns are skipped. The checkers serve tasks in which the chain reaches its
-value before the answer is stated. In MATH it does not: the box is the right side of the last equation.
-"""
+# `consistent` may be rewarded: the chain's last value is the answer. `supported` evaluates a policy trained
+# on the first: a chain can end in the answer without having derived it, and only `supported` notices that.
+#
+# Both read plain arithmetic: decimals, percentages, `+ - * / ×`, brackets, with units and words in between.
+# Equations with powers, roots or unknowns are skipped. The checkers serve tasks in which the chain reaches
+# its value before the answer is stated. In MATH it does not: the box is the right side of the last equation.
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Read an answer as a value, a point, a list, a matrix or a relation, and compare two of one kind.
+"""Read an answer as a value, a point, a list, a matrix or a relation, and compare two of one kind."""
 
-For a process that can be killed: `grading/numeric.py` compares single values.
-"""
+# For a process that can be killed: `grading/numeric.py` compares single values.
 
 from __future__ import annotations
 

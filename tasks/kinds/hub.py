@@ -1,11 +1,4 @@
-"""Tasks that consist only of a data set of the Hugging Face hub, by its name: problems as in `jsonl`, without
-a file.
-
-The hub's splits are the task's. Where the hub has no validation or test split, it is a share of the training
-split, by a hash of each prompt; where it has no training split, all rows are dealt to the three. A row of the
-training split whose prompt is in another split is left out and recorded. A data set may also stand below the
-data folder, as files OWNER/NAME/SPLIT.jsonl or as a copy of its repository.
-"""
+"""Tasks that consist only of a data set of the Hugging Face hub, by its name."""
 
 from __future__ import annotations
 
@@ -48,7 +41,12 @@ SPLITS: Final[Mapping[str, Split]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class HubRows(JSONLTask):
-    """Problems of a data set of the hub."""
+    """Problems of a data set of the hub.
+
+    The hub's splits are the task's. Where the hub has no validation or test split, it is a share of the
+    training split, by a hash of each prompt; where it has no training split, all rows are dealt to the three.
+    A row of the training split whose prompt is in another split is left out and recorded. A data set may also
+    lie below the data folder, as files OWNER/NAME/SPLIT.jsonl or as a copy of its repository."""
 
     source = "a data set of the Hugging Face hub"
     summary = "problems of a data set of the hub"

@@ -1,11 +1,4 @@
-"""Tasks that consist only of a JSONL file: a prompt, an answer and a way to grade it, without any code.
-
-Each line of the file is a problem, an object whose keys are its columns. The four classes differ in what
-makes a completion right; `FROM_DATA` has them by the name in a recipe (``verify = "math"``). Splits come from
-the column ``split``, or from a hash of each prompt (`share_of`). No two problems have the same prompt, so no
-two splits share one. The columns ``category``, ``difficulty`` and ``cluster`` become traits. A prompt may be
-messages. The task's system message and its examples come before it and change neither its id nor its split.
-"""
+"""Tasks that consist only of a JSONL file: a prompt, an answer and a way to grade it, without any code."""
 
 from __future__ import annotations
 
@@ -58,7 +51,14 @@ BOX: Final = "\\boxed{"
 
 @dataclass(frozen=True, kw_only=True)
 class JSONLTask(Task):
-    """Problems from a JSONL file; a problem's truth is its columns and, under `GRADED`, what is graded."""
+    """Problems from a JSONL file; a problem's truth is its columns and, under `GRADED`, what is graded.
+
+    Each line of the file is a problem, an object whose keys are its columns. The four subclasses differ in
+    what makes a completion right; `FROM_DATA` has them by the name in a recipe (``verify = "math"``). Splits
+    come from the column ``split``, or from a hash of each prompt (`share_of`). No two problems have the same
+    prompt, so no two splits share one. The columns ``category``, ``difficulty`` and ``cluster`` become
+    traits. A prompt may be messages. The task's system message and its examples come before it and change
+    neither its id nor its split."""
 
     source = "a JSONL file of yours"
     summary = "problems of a JSONL file"

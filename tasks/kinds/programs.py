@@ -1,15 +1,4 @@
-"""Base of the tasks whose answers are Python programs (`grading/reading.py` extracts them from completions).
-
-A problem's `truth` is JSON:
-
-- ``entry``: name of the requested function; ``before``: source in front of an answer that is a whole
-  function; ``header``: source in front of one that is only a function's body; ``after``: source after the
-  program.
-- ``calls`` and ``conditions`` of `asserts.convert`, and ``reference``, a right answer; or
-- ``judge``: source of a test that is not a list of asserts. It is replayed in a sandbox of its own without
-  any model's program: once with the reference, to learn which calls it makes, then for each program with the
-  values that the program returned for these calls.
-"""
+"""Base of the tasks whose answers are Python programs."""
 
 from __future__ import annotations
 
@@ -45,7 +34,17 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
 
 @dataclass(frozen=True)
 class Programs(Task):
-    """A task whose problems' truths are as described above."""
+    """A task whose problems ask for a Python function.
+
+    `grading/reading.py` extracts the programs from completions. A problem's `truth` is JSON:
+
+    - ``entry``: name of the requested function; ``before``: source in front of an answer that is a whole
+      function; ``header``: source in front of one that is only a function's body; ``after``: source after the
+      program.
+    - ``calls`` and ``conditions`` of `asserts.convert`, and ``reference``, a right answer; or
+    - ``judge``: source of a test that is not a list of asserts. It is replayed in a sandbox of its own
+      without any model's program: once with the reference, to learn which calls it makes, then for each
+      program with the values that the program returned for these calls."""
 
     scores = SCORES
     tier: Choice = "auto"

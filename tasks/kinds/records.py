@@ -1,8 +1,7 @@
-"""Records of everyday facts: each fact as a sentence, and as a value of JSON with its schema.
+"""Records of everyday facts: each fact as a sentence, and as a value of JSON with its schema."""
 
-Most values cannot be copied from their sentence: a date becomes ``2024-03-05``, a time ``15:30``, a number in
-words a number, a description one of the schema's choices, a statement true or false.
-"""
+# Most values cannot be copied from their sentence: a date becomes `2024-03-05`, a time `15:30`, a number in
+# words a number, a description one of the schema's choices, a statement true or false.
 
 from __future__ import annotations
 

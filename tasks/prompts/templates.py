@@ -1,7 +1,6 @@
-"""Prompt templates: text files in which ``{question}`` is replaced by a problem's question.
+"""Prompt templates: text files in which ``{question}`` is replaced by a problem's question."""
 
-The model's chat template, if it has one, is applied later to the whole prompt, when it becomes tokens.
-"""
+# The model's chat template, if it has one, is applied later to the whole prompt, when it becomes tokens.
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""Running code that a model wrote: the choice of a sandbox.
+"""The choice of a sandbox for code that a model wrote."""
 
-There are one protocol, `Sandbox`, and three tiers: full CPython in bubblewrap, pydantic-monty (a Python
-interpreter without system access in worker processes of its own), and a plain subprocess, which protects
-nothing and is used only if the user passed ``--unsafe-exec``. A tier is chosen by trying it: a program must
-run in it and an escape must fail. See docs/sandbox.md.
-
-Expected values never enter a sandbox: a program's results come back as plain built-in values and are compared
-outside.
-"""
+# There are one protocol, `Sandbox`, and three tiers: full CPython in bubblewrap, pydantic-monty (a Python
+# interpreter without system access in worker processes of its own), and a plain subprocess, which protects
+# nothing and is used only if the user passed `--unsafe-exec`. A tier is chosen by trying it: a program must
+# run in it and an escape must fail. See docs/sandbox.md.
+#
+# Expected values never enter a sandbox: a program's results come back as plain built-in values and are
+# compared outside.
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""A filter for the kernel, passed by bwrap, of system calls that a program in bubblewrap does not need.
-
-Isolation comes from bubblewrap's namespaces. The filter closes what they and the limits on resources leave
-open: processes and threads (a limit on their number does not bind root); memory that a limit on address space
-does not count; sockets that no namespace covers (vsock); tracing; and operations on files of the host that
-the program cannot write but may own (as root does): changing modes, owners, times and attributes, locking,
-watching events, dropping them from memory. It also closes queries about the machine and calls for
-administrators. No task's program needs these, and without the filter settings of the host would decide.
-
-`sysinfo`, which reports load, uptime and free memory, stays open, because glibc assumes that it succeeds.
-"""
+"""A filter for the kernel, passed by bwrap, of system calls that a program in bubblewrap does not need."""
 
 from __future__ import annotations
 
@@ -195,7 +185,18 @@ REFUSE, UNKNOWN, SUCCEED = ERROR | errno.EPERM, ERROR | errno.ENOSYS, ERROR
 
 @functools.cache
 def seccomp_filter() -> bytes | None:
-    """The filter of this machine; None on a machine whose numbers are unknown."""
+    """The filter of this machine; None on a machine whose numbers are unknown.
+
+    Isolation comes from bubblewrap's namespaces. The filter closes what they and the limits on resources
+    leave open: processes and threads (a limit on their number does not bind root); memory that a limit on
+    address space does not count; sockets that no namespace covers (vsock); tracing; and operations on files
+    of the host that the program cannot write but may own (as root does): changing modes, owners, times and
+    attributes, locking, watching events, dropping them from memory. It also closes queries about the machine
+    and calls for administrators. No task's program needs these, and without the filter settings of the host
+    would decide.
+
+    `sysinfo`, which reports load, uptime and free memory, stays open, because glibc assumes that it succeeds.
+    """
     machine = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine())
     if machine not in MACHINES or struct.calcsize("P") != 8:
         return None

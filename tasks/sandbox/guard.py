@@ -1,8 +1,8 @@
-"""Connects a process and a program that it starts: when either dies, so does the other. Run as a file.
+"""A program, run as a file, that connects a process and its child: when either dies, so does the other."""
 
-The kernel can kill a process when the thread that started it dies. That helps only if the thread lives as
-long as its process, which threads of a pool do not. This process has one thread and checks who its parent is.
-"""
+# The kernel can kill a process when the thread that started it dies. That helps only if the thread lives as
+# long as its process, which threads of a pool do not. This process has one thread and checks who its parent
+# is.
 
 import ctypes
 import os

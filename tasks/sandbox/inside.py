@@ -1,13 +1,13 @@
-"""Runs inside a sandbox of the CPython tiers: limits itself, runs one program, writes its values.
+"""The program inside a sandbox of the CPython tiers, which limits itself, runs one program, writes its
+values."""
 
-Only the compiled code of this file enters a sandbox (`tasks/sandbox/process.py` sends it), into an
-interpreter that has imported nothing, so it imports next to nothing itself. The program shares the process
-with it and can overwrite all of it. That gains nothing: only values are written here, and no expected value
-is available here.
-
-The answer is lines of ASCII: ``ready``; one ``value JSON`` per call; ``end``. A failure is ``failed KIND
-TEXT`` instead of the rest. `transcript.py` reads it and fails whatever is not exactly this.
-"""
+# Only the compiled code of this file enters a sandbox (`tasks/sandbox/process.py` sends it), into an
+# interpreter that has imported nothing, so it imports next to nothing itself. The program shares the process
+# with it and can overwrite all of it. That gains nothing: only values are written here, and no expected value
+# is available here.
+#
+# The answer is lines of ASCII: `ready`; one `value JSON` per call; `end`. A failure is `failed KIND TEXT`
+# instead of the rest. `transcript.py` reads it and fails whatever is not exactly this.
 
 import os
 import resource

@@ -1,7 +1,6 @@
-"""The Monty tier: pydantic-monty, a Python interpreter in Rust without system access, on any platform.
+"""The Monty tier: pydantic-monty, a Python interpreter in Rust without system access, on any platform."""
 
-It lacks parts of Python: `yield`, inheritance, most of the standard library.
-"""
+# It lacks parts of Python: `yield`, inheritance, most of the standard library.
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The CPython tiers: bubblewrap, and a plain subprocess for users who ask for it.
-
-Every program gets a new sandbox of its own. The compiled code of `inside.py` runs inside; `transcript.py`
-reads what it writes.
-"""
+"""The CPython tiers: bubblewrap, and a plain subprocess for users who ask for it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Generate and score problems in the keeper and the workers of `grpobench.tasks.reasoning_gym`.
-
-reasoning-gym is imported only here. Some of its scorers call Python's `eval` on the answer, or sympy's
-parser, which does the same: `contain` replaces these by readers of plain values.
-"""
+"""Generate and score problems in the keeper and the workers of `grpobench.tasks.reasoning_gym`."""
 
 from __future__ import annotations
 
@@ -50,7 +46,10 @@ def gym() -> Callable[[Mapping[str, Any]], Any]:
 
 
 def contain() -> None:
-    """Prevent scorers from evaluating what a model wrote."""
+    """Prevent scorers from evaluating what a model wrote.
+
+    Some of them call Python's `eval` on the answer, or sympy's parser, which does the same: readers of plain
+    values replace these."""
     import sympy
     from sympy.parsing import sympy_parser
 

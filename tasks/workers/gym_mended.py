@@ -1,8 +1,7 @@
-"""Generators of Reasoning Gym whose own scorer is not enough, and why.
+"""Generators of Reasoning Gym whose own scorer is not enough, and why."""
 
-Each scorer here was fooled by an answer that knows nothing of its problem; `grpobench tasks check` tries such
-answers on every generator.
-"""
+# Each scorer here was fooled by an answer that knows nothing of its problem; `grpobench tasks check` tries
+# such answers on every generator.
 
 from __future__ import annotations
 

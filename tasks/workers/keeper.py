@@ -1,13 +1,5 @@
-"""The keeper of a pool, run as a program: it passes questions to forked workers and replaces those that end.
-
-The keeper imports what the function needs, once. A worker that hangs, uses too much memory or dies is
-replaced by a fork, which takes milliseconds instead of the seconds of an import. So a question that hangs
-costs little more than its own limit. The kernel measures CPU time, also inside C code; the keeper measures
-wall time, on the monotonic clock.
-
-It reads JSON lines ``[key, CPU seconds, wall seconds, argument]`` and writes ``[key, ending, value]``. It
-ends when its input ends, and its workers end with it.
-"""
+"""The keeper of a pool, run as a program: it passes questions to forked workers and replaces those that
+end."""
 
 from __future__ import annotations
 
@@ -54,7 +46,15 @@ class Worker:
 
 
 class KeeperLoop:
-    """The keeper's loop: passes questions to workers, takes their answers, replaces workers that end."""
+    """The keeper's loop: passes questions to workers, takes their answers, replaces workers that end.
+
+    The keeper imports what the function needs, once. A worker that hangs, uses too much memory or dies is
+    replaced by a fork, which takes milliseconds instead of the seconds of an import. So a question that hangs
+    costs little more than its own limit. The kernel measures CPU time, also inside C code; the keeper
+    measures wall time, on the monotonic clock.
+
+    It reads JSON lines ``[key, CPU seconds, wall seconds, argument]`` and writes ``[key, ending, value]``. It
+    ends when its input ends, and its workers end with it."""
 
     def __init__(
         self, requests: int, replies: int, function: Callable[[Any], Any], capacity: int, memory: int

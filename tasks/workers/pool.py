@@ -1,8 +1,4 @@
-"""Run a function on many arguments in worker processes that can be killed one by one.
-
-`Pool` starts one child, the keeper (keeper.py), which forks workers and replaces those that end. Parent and
-keeper exchange JSON lines. `cores` and `worker_slots` say how many processors and workers to use.
-"""
+"""Run a function on many arguments in worker processes that can be killed one by one."""
 
 from __future__ import annotations
 
