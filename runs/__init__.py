@@ -1,0 +1,1 @@
+"""Runs: recipes, models, sampling, training, evaluation, and the command line."""

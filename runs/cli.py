@@ -1,8 +1,4 @@
-"""The command line: which commands there are, and how they end.
-
-Exit codes: 0 done; 2 bad input or configuration; 3 a run diverged or collapsed and the recipe asks
-to fail on that; 70 infrastructure; 75 preempted, and resumable by the same command.
-"""
+"""The command line: which commands there are, and how they end."""
 
 from __future__ import annotations
 
@@ -263,7 +259,10 @@ click.version_option(package_name="grpobench", message="%(prog)s %(version)s")(a
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, run the command, turn its errors into a message and an exit code."""
+    """Parse, run the command, turn its errors into a message and an exit code.
+
+    Exit codes: 0 done; 2 bad input or configuration; 3 a run diverged or collapsed and the recipe asks to
+    fail on that; 70 infrastructure; 75 preempted, and resumable by the same command."""
     # Before torch loads, here and in every worker: its threads wait for each other in a loop that holds the
     # core, by default for milliseconds. With one other busy program that made a step 20 times slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

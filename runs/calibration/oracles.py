@@ -1,9 +1,6 @@
-"""Arms of findings alone: oracles and ablations.
+"""Arms of findings alone: oracles, which get what no algorithm can have, and ablations, which lack a part."""
 
-A comparison that finds no difference says something only if it would have found one. Oracles get what no
-algorithm can have: the place of the tokens that decide, which step of a chain is wrong, which problems can be
-learned. An ablation takes a part of an algorithm away.
-"""
+# A comparison that finds no difference says something only if it would have found one.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What the options of several commands have in common: their declarations, types and effects.
+"""What the options of several commands have in common: their declarations, types and effects."""
 
-A command is a plain function of `Options` that returns its exit code. `click.option` and `click.argument`
-above it declare what it takes. This module imports little, so that `--help` answers at once.
-"""
+# A command is a plain function of `Options` that returns its exit code. `click.option` and `click.argument`
+# above it declare what it takes. This module imports little, so that `--help` answers at once.
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Evaluation through EleutherAI's lm-eval harness: our tasks as tasks of the harness, and its tasks by name.
-
-The harness renders the prompt, tokenizes, batches and decodes with its own Hugging Face code on the same
-weights, and our verifier is its metric. So the two paths share the problems, the weights and the verifier and
-nothing in between, and their results must agree.
-"""
+"""Evaluation through EleutherAI's lm-eval harness: our tasks as tasks of the harness, and its tasks by
+name."""
 
 from __future__ import annotations
 
@@ -80,7 +76,11 @@ def ask(
     folder: Path,
 ) -> tuple[dict[Mode, list[list[Answer]]], dict[str, float]]:
     """Our task through the harness: the graded answers of each mode, in the order of the problems, and the
-    harness's means as ``eval/<split>/<mode>/<score>``. Writes the task's files to `folder`."""
+    harness's means as ``eval/<split>/<mode>/<score>``. Writes the task's files to `folder`.
+
+    The harness renders the prompt, tokenizes, batches and decodes with its own Hugging Face code on the same
+    weights, and our verifier is its metric. So the two ways share the problems, the weights and the verifier
+    and nothing in between, and their results must agree."""
     if task.turns > 1:
         raise DataError(
             f"task {task.name} has {task.turns} turns, and lm-eval asks for one answer; evaluate it with "

@@ -1,7 +1,7 @@
-"""`grpobench tasks readable`: whether models' answers to tasks can be read, before training or a warm start.
+"""`grpobench tasks readable`: whether models' answers to tasks can be read, before training or a warm
+start."""
 
-Each cell is an ordinary evaluation, with its record, so the same command goes on where it was interrupted.
-"""
+# Each cell is an ordinary evaluation with its record, so the same command resumes where it was interrupted.
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""`grpobench eval`: evaluate a model, a run before and after training, or every run of an experiment.
-
-Results go beside the logs of a run and never into them::
-
-    <run folder>/evals/<task>-<split>-<settings>-<through>.jsonl    one row per answer, as in eval.jsonl
-    <run folder>/evals/<task>-<split>-<settings>-<through>.json     the question, the weights; numbers
-
-`settings` is a short hash of the question: the same question replaces its earlier answer, and another one
-gets files of its own. The JSON is written last, so rows without it do not count.
-
-The end of this file formats records as text: numbers with intervals, and where two ways of asking differ.
-"""
+"""`grpobench eval`: evaluate a model, a run before and after training, or every run of an experiment."""
 
 from __future__ import annotations
 
@@ -98,7 +87,15 @@ def assess(
     target: str, wish: EvalRequest, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[EvaluationRecord]:
     """Evaluate, write and yield one record after the other. Raises ConfigError and DataError. `say` gets a
-    message for each run that is skipped because it has no weights yet."""
+    message for each run that is skipped because it has no weights yet.
+
+    Results go next to the logs of a run and never into them::
+
+        <run folder>/evals/<task>-<split>-<settings>-<through>.jsonl    one row per answer, as in eval.jsonl
+        <run folder>/evals/<task>-<split>-<settings>-<through>.json     the question, the weights; numbers
+
+    `settings` is a short hash of the question: the same question replaces its earlier answer, and another one
+    gets files of its own. The JSON is written last, so rows without it do not count."""
     if "lm-eval" in wish.through and (lack := lm_eval.missing()):
         raise ConfigError([lack])
     chosen = subjects(target, wish.out, ModelConfig(chat_template=wish.template, dtype=wish.dtype))

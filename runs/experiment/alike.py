@@ -1,8 +1,4 @@
-"""Crashes that are alike. Two equal ones are no accident: the runs that share their cause are not started.
-
-What they share is the arm of the two or, where the error went through others' code that other arms use too
-(a reward function, a curriculum), that code. Two arms that crash alike share a cause beyond their settings.
-"""
+"""Crashes with the same cause, and the runs that are not started because they share it."""
 
 from __future__ import annotations
 
@@ -43,7 +39,11 @@ class HeldRuns:
 
 
 class Crashes:
-    """The crashes of an experiment so far, by their fault."""
+    """The crashes of an experiment so far, by their fault.
+
+    Two equal crashes are no accident. They share the arm of the two or, where the error went through others'
+    code that other arms use too (a reward function, a curriculum), that code. Two arms that crash alike share
+    a cause beyond their settings."""
 
     def __init__(self) -> None:
         self.by_fault: dict[str, HeldRuns] = {}

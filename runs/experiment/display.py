@@ -1,8 +1,4 @@
-"""The progress of an experiment on the screen.
-
-A terminal or a notebook's cell shows a live table. Elsewhere a line is printed when a run ends, and a summary
-every `INTERVAL` seconds.
-"""
+"""The progress of an experiment on the screen."""
 
 from __future__ import annotations
 
@@ -131,7 +127,10 @@ def live(console: Console) -> Live | NotebookOutput | None:
 
 
 class Display:
-    """Shows the runs of an experiment until it is closed."""
+    """Shows the runs of an experiment until it is closed.
+
+    A terminal or a notebook's cell shows a live table. Elsewhere a line is printed when a run ends, and a
+    summary every `INTERVAL` seconds."""
 
     def __init__(self, console: Console, runs: Sequence[ExperimentRun], workers: int) -> None:
         self.console = console

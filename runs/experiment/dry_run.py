@@ -1,8 +1,4 @@
-"""`grpobench run --dry-run`: check an experiment and estimate its cost before it starts.
-
-This starts no run and writes nothing. It checks the recipe, the data, the content of the folder, the
-tokenizers and the lengths of prompts, estimates how long the runs will take, and tries the recipe's code.
-"""
+"""`grpobench run --dry-run`: check an experiment and estimate its cost before it starts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The interface between the launcher and whatever executes runs: start runs, report on them, stop them.
-
-The engines are the pool of this machine (`pool.py`), Ray (`on_ray.py`) and Slurm (`on_slurm.py`). Engines
-decide nothing about a run: the launcher decides what to try again, when to stop and when an experiment ends.
-"""
+"""The interface between the launcher and the engines that execute runs: start runs, report on them, stop
+them."""
 
 from __future__ import annotations
 
@@ -30,7 +27,11 @@ News: TypeAlias = tuple[ExperimentRun, Progress | Ended | Lost]
 
 
 class RunExecutor(Protocol):
-    """Executes runs. One thread calls the methods; only `news` blocks for longer than a moment."""
+    """Executes runs. One thread calls the methods; only `news` blocks for longer than a moment.
+
+    The engines are the pool of this machine (`pool.py`), Ray (`on_ray.py`) and Slurm (`on_slurm.py`). Engines
+    decide nothing about a run: the launcher decides what to try again, when to stop and when an experiment
+    ends."""
 
     workers: int
     """Number of runs side by side, for the display and its estimates."""

@@ -1,8 +1,4 @@
-"""The launcher of an experiment: hands runs to an engine until none is left or it is told to stop.
-
-If the machine of a run fails, the launcher tries the run again after a pause, from its last checkpoint. A run
-that fails because of its recipe is not tried again.
-"""
+"""The launcher of an experiment, which hands runs to an engine until none is left or a signal stops it."""
 
 from __future__ import annotations
 
@@ -54,7 +50,10 @@ def seed_by_seed(runs: Sequence[ExperimentRun]) -> list[ExperimentRun]:
 
 @dataclass
 class Launcher:
-    """Hands runs to an engine."""
+    """Hands runs to an engine.
+
+    If the machine of a run fails, the launcher tries the run again after a pause, from its last checkpoint. A
+    run that fails because of its recipe is not tried again."""
 
     runs: list[ExperimentRun]
     engine: RunExecutor

@@ -1,10 +1,5 @@
-"""The memory plan of an experiment: whether its runs fit into a GPU, and what would make those fit that do
-not.
-
-Work that can be split is halved while a run goes on, where memory runs out. So a run is refused only if it
-does not fit in the smallest portions either: micro-batches of one row, one sequence decoded at once. One that
-fits in smaller portions than its settings ask for begins with a warning.
-"""
+"""The memory plan of an experiment: whether its runs fit into a GPU, and settings with which others would
+fit."""
 
 from __future__ import annotations
 
@@ -173,7 +168,11 @@ def planned(config: RunConfig, facts: PlanInput, on: Device) -> Planned:
 
 
 def demand(planned_runs: Sequence[Planned]) -> None:
-    """Raise ConfigError for runs that cannot fit, with the settings that make them fit."""
+    """Raise ConfigError for runs that cannot fit, with the settings that make them fit.
+
+    Work that can be split is halved during a run when memory runs out. So a run is refused only if it does
+    not fit in the smallest portions either: micro-batches of one row, one sequence decoded at once. One that
+    fits in smaller portions than its settings ask for begins with a warning."""
     faults = [refusal(planned_run) for planned_run in planned_runs if planned_run.verdict == "does not fit"]
     if faults:
         raise ConfigError(faults)

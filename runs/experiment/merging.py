@@ -1,11 +1,4 @@
-"""`grpobench merge`: one experiment from several that were run on different machines.
-
-The experiments must agree in their recipe, apart from keys that only choose runs (seeds, arms, tasks), and in
-the settings of every arm and task, apart from the seed. If several have the same run, the merge takes the one
-that has a result; if several have results, these must be equal. A damaged run is an error even if there is a
-whole copy, because the damaged one may have differed. The sources stay as they are, and the new folder
-appears whole or not at all.
-"""
+"""`grpobench merge`: one experiment from several that were run on different machines."""
 
 from __future__ import annotations
 
@@ -113,7 +106,13 @@ class Merged:
 def merge(folders: Sequence[Path], out: Path) -> Merged:
     """Copy the runs of experiment folders into `out`, which must not exist. Raises DataError for a folder
     that is not an experiment; FolderError if the experiments differ, if one is running or damaged, or if
-    `out` exists."""
+    `out` exists.
+
+    The experiments must agree in their recipe, apart from keys that only choose runs (seeds, arms, tasks),
+    and in the settings of every arm and task, apart from the seed. If several have the same run, the merge
+    takes the one that has a result; if several have results, these must be equal. A damaged run is an error
+    even if there is a whole copy, because the damaged one may have differed. The sources stay as they are,
+    and the new folder appears whole or not at all."""
     if out.exists():
         raise FolderError(f"{out} already exists; name a new folder")
     sources = [read(folder) for folder in folders]

@@ -1,9 +1,4 @@
-"""The engine of a Ray cluster: actors that execute one run after another, wherever Ray has room.
-
-An actor corresponds to a worker process of the pool: it imports torch once and is replaced when its run
-crashes or its node dies. Ray itself restarts nothing, because only the launcher knows which faults are the
-recipe's.
-"""
+"""The engine of a Ray cluster: actors that execute one run after another, wherever Ray has room."""
 
 from __future__ import annotations
 
@@ -57,7 +52,11 @@ class Member:
 
 
 class RayEngine:
-    """At most `workers` actors; 0 means as many as the cluster has room for."""
+    """At most `workers` actors; 0 means as many as the cluster has room for.
+
+    An actor corresponds to a worker process of the pool: it imports torch once and is replaced when its run
+    crashes or its node dies. Ray itself restarts nothing, because only the launcher knows which faults are
+    the recipe's."""
 
     queues = False
 

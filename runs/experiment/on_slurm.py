@@ -1,10 +1,4 @@
-"""The engine of a Slurm cluster, through submitit: a job array with one job per run.
-
-When a job is preempted or its time runs out, Slurm warns it; the job saves a checkpoint and submitit queues
-it again. The launcher submits jobs again that submitit does not bring back, such as those of a dead node.
-`squeue` reports their states. It asks Slurm's controller; submitit's `sacct` knows nothing on clusters
-without accounting.
-"""
+"""The engine of a Slurm cluster, through submitit: a job array with one job per run."""
 
 from __future__ import annotations
 
@@ -46,7 +40,9 @@ FORGOTTEN = "FORGOTTEN"
 
 
 class Queue:
-    """The states of jobs by Slurm's last answer."""
+    """The states of jobs by Slurm's last answer.
+
+    `squeue` asks Slurm's controller; submitit's `sacct` knows nothing on clusters without accounting."""
 
     def __init__(self) -> None:
         self.last_query = -ASK
@@ -140,7 +136,11 @@ class SubmittedJob:
 
 
 class SlurmEngine:
-    """Submits all runs; at most `workers` of them run at once."""
+    """Submits all runs; at most `workers` of them run at once.
+
+    When a job is preempted or its time runs out, Slurm warns it; the job saves a checkpoint and submitit
+    queues it again. The launcher submits jobs again that submitit does not bring back, such as those of a
+    dead node."""
 
     queues = True
 

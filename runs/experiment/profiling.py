@@ -1,8 +1,5 @@
-"""Run what a profile lacks: the search of learning rates, the probes of an algorithm, and their controls.
-
-Every part is an experiment of its own in the output folder, so that a stop loses nothing, and what it found
-is written to the tables of outcomes as soon as it ends.
-"""
+"""Run the missing parts of a profile: the search of learning rates, the probes of an algorithm, and their
+controls."""
 
 from __future__ import annotations
 
@@ -62,7 +59,10 @@ class ProbeRun:
 
 
 class Profiler:
-    """Runs parts into `out`; `folder` is where code of the user is looked for."""
+    """Runs parts into `out`; `folder` is where code of the user is looked for.
+
+    Every part is an experiment of its own in the output folder, so that a stop loses nothing, and its
+    outcomes are written to the tables as soon as it ends."""
 
     def __init__(
         self,

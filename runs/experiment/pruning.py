@@ -1,9 +1,4 @@
-"""`grpobench prune`: remove checkpoints and optimizer states that runs with a result no longer need.
-
-Logs, rollouts and final weights stay, so that `report`, `eval`, `export` and `run` work as before. A run
-without a result keeps all that its resume needs. A kill leaves runs with a result as they are, and the next
-call removes the rest.
-"""
+"""`grpobench prune`: remove checkpoints and optimizer states that runs with a result no longer need."""
 
 from __future__ import annotations
 
@@ -40,7 +35,11 @@ class Pruned:
 
 def prune(folder: Path, dry: bool = False) -> Iterator[Pruned]:
     """Prune the runs of an experiment folder, of a run folder or of a folder of experiment folders, one after
-    another. With `dry` nothing is removed. Raises DataError for another folder."""
+    another. With `dry` nothing is removed. Raises DataError for another folder.
+
+    Logs, rollouts and final weights stay, so that `report`, `eval`, `export` and `run` work as before. A run
+    without a result keeps all that its resume needs. A kill leaves runs with a result as they are, and the
+    next call removes the rest."""
     for overview in overviews(folder):
         for run in overview.runs:
             path = overview.folder if (overview.folder / "run.toml").exists() else overview.folder / run.run

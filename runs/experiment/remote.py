@@ -1,9 +1,5 @@
-"""Both ends of the connection between a launcher and a run that may be on another host: files in the
-experiment's folder, on storage that both see.
-
-A run reports its progress about once a second and checks as often whether it should stop. It also stops, with
-a checkpoint, when the launcher's lease has expired: no run continues without a launcher.
-"""
+"""Both ends of the connection between a launcher and a run on another host: files on storage that both
+see."""
 
 from __future__ import annotations
 
@@ -105,7 +101,10 @@ class Board:
 
 
 class Post:
-    """The run's end."""
+    """The run's end.
+
+    A run reports its progress about once a second and checks as often whether it should stop. It also stops,
+    with a checkpoint, when the launcher's lease has expired: no run continues without a launcher."""
 
     def __init__(self, parcel: Parcel) -> None:
         self.progress_path = parcel.board / f"{parcel.job.path.name}.json"

@@ -1,8 +1,7 @@
-"""`grpobench status`: the state of the runs in a folder, read from their files by any other process.
+"""`grpobench status`: the state of the runs in a folder, read from their files by any other process."""
 
-This reads status.json, run.toml, the end of metrics.jsonl and the locks. It writes nothing and does not load
-torch. Times left are estimates from the last timed steps.
-"""
+# This reads status.json, run.toml, the end of metrics.jsonl and the locks. It writes nothing and does not
+# load torch. Times left are estimates from the last timed steps.
 
 from __future__ import annotations
 

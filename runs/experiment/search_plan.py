@@ -1,9 +1,5 @@
-"""What `grpobench search` will run: the values of each stage, the rule, and what would make it unequal.
-
-A stage searches the learning rate of one role in every arm that trains it: the policy's together with all
-other keys of `--over`, then a critic's at the policy's chosen values. Every arm of a stage has the same
-number of values, seeds and steps.
-"""
+"""The plan of `grpobench search`: the values of each stage, the rule, and the reasons for which it is
+unequal."""
 
 from __future__ import annotations
 
@@ -282,7 +278,11 @@ def evaluates(config: RunConfig, mode: str) -> bool:
 
 
 def stages_of(recipe: Recipe, over: Mapping[str, Sequence[Value]]) -> tuple[Stage, ...]:
-    """The policy's stage, then those of critics. Raises ConfigError if nothing has two values."""
+    """The policy's stage, then those of critics. Raises ConfigError if nothing has two values.
+
+    A stage searches the learning rate of one role in every arm that trains it: the policy's together with all
+    other keys of `--over`, then a critic's at the policy's chosen values. Every arm of a stage has the same
+    number of values, seeds and steps."""
     arms = {config.arm: config for config in recipe.configs}
     center = median_low([config.train.learning_rate["policy"] for config in arms.values()])
     first = {RATE: list(over.get(RATE, around(center)))}

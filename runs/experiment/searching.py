@@ -1,9 +1,4 @@
-"""Carry out a search of settings: the runs of every rung, the choice, and the files that tell of it.
-
-Every stage is an experiment of its own in the search's folder, so that a stop loses nothing. The values that
-go on to a rung are computed from the logs of the rungs before it: the same command makes the same choices
-again and goes on where it was stopped.
-"""
+"""Carry out a search of settings: the runs of every rung, the choice, and the files that record it."""
 
 from __future__ import annotations
 
@@ -76,7 +71,11 @@ class SearchEnd:
 
 @dataclass
 class Searcher:
-    """Carries out a plan in `out`/RECIPE and writes the recipe to `target`."""
+    """Carries out a plan in `out`/RECIPE and writes the recipe to `target`.
+
+    Every stage is an experiment of its own in the search's folder, so that a stop loses nothing. The values
+    that go on to a rung are computed from the logs of the rungs before it: the same command makes the same
+    choices again and resumes where it was stopped."""
 
     plan: SearchPlan
     out: Path

@@ -1,10 +1,4 @@
-"""The trial before an experiment: code that cannot work is found before the first run, in seconds.
-
-Every distinct piece of others' code in a recipe (algorithm, task, reward, curriculum, sampler, optimizer,
-callback) is called in a tiny copy of a run (`runs/train/trial.py`). A dry run and `grpobench doctor --deep`
-try the suite's own algorithms too. A process of its own makes the trial, so that the launcher loads no model
-and holds no memory of a GPU. What passed is remembered in the experiment's folder, by hashes of the code.
-"""
+"""The trial before an experiment, which finds code that cannot work in seconds, before the first run."""
 
 from __future__ import annotations
 
@@ -166,7 +160,12 @@ def has_stand_in(config: RunConfig) -> bool:
 
 def demand(configs: Sequence[RunConfig], folder: Path, where: Where, say: Callable[[str], None]) -> None:
     """Try others' code in the runs that are left. Raises TrialError for code that cannot work. What has
-    passed with the same code, settings and versions is not tried again. `folder` is the experiment's."""
+    passed with the same code, settings and versions is not tried again. `folder` is the experiment's.
+
+    Every distinct piece of others' code in a recipe (algorithm, task, reward, curriculum, sampler, optimizer,
+    callback) is called in a tiny copy of a run (`runs/train/trial.py`). A dry run and `grpobench doctor
+    --deep` try the suite's own algorithms too. A process of its own makes the trial, so that the launcher
+    loads no model and holds no memory of a GPU."""
     chosen = distinct(configs)
     if not chosen:
         return

@@ -1,11 +1,4 @@
-"""Detects unresponsive runs. A run reports from its safe points every few seconds; without a report for
-`GRPOBENCH_PATIENCE` seconds it counts as unresponsive.
-
-The run's own process records where it is: a timer of the interpreter, which needs neither the main thread nor
-the interpreter's lock and is reset by every report, writes the stacks of all threads to log.txt. The launcher
-measures by itself. It copies the stacks to unresponsive-ATTEMPT.txt and has the process killed, and the run
-resumes from its last checkpoint. A process that was stopped (SIGSTOP) writes nothing, and the file says so.
-"""
+"""Detect unresponsive runs: those without a report for `GRPOBENCH_PATIENCE` seconds."""
 
 from __future__ import annotations
 
@@ -52,7 +45,10 @@ def patience() -> float:
 @contextlib.contextmanager
 def written_down(report: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
     """Wraps a run: after a long time without a report, the stacks of its threads go to standard error, which
-    is its log.txt. Yields the `report` that resets the timer."""
+    is its log.txt. Yields the `report` that resets the timer.
+
+    A timer of the interpreter, which needs neither the main thread nor the interpreter's lock and is reset by
+    every report, writes the stacks. A process that was stopped (SIGSTOP) writes nothing."""
     seconds = patience()
     if math.isinf(seconds):
         yield report
@@ -99,7 +95,10 @@ def unresponsive(run: ExperimentRun) -> str:
 
 
 def keep(run: ExperimentRun, why: str) -> str:
-    """Write unresponsive-ATTEMPT.txt. Returns the reason with the path of the file."""
+    """Write unresponsive-ATTEMPT.txt. Returns the reason with the path of the file.
+
+    The launcher measures the time by itself. It keeps the stacks and has the process killed, and the run
+    resumes from its last checkpoint."""
     stack_text = stack(run)
     path = run.path / f"unresponsive-{status(run.path).get('attempt', 0)}.txt"
     if not run.path.is_dir():

@@ -1,7 +1,6 @@
-"""A worker process: imports once, then executes the runs that the launcher sends, one after another.
+"""A worker process: imports once, then executes the runs that the launcher sends, one after another."""
 
-It sends `Ready`, `Progress` and `Ended` to the launcher and receives `RunJob`, `STOP` and `QUIT`.
-"""
+# It sends `Ready`, `Progress` and `Ended` to the launcher and receives `RunJob`, `STOP` and `QUIT`.
 
 from __future__ import annotations
 

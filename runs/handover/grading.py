@@ -1,9 +1,4 @@
-"""Our graders behind the reward functions of other libraries: one completion at a time, without a model.
-
-A hand-over's `reward.py` calls `Graders.score`, whose name and arguments stay as they are. The reward is the
-one that our own loop would give: the task's verifier with its limits of time and memory, the recipe's
-components and weights, its scale and offset.
-"""
+"""Our graders behind the reward functions of other libraries: one completion at a time, without a model."""
 
 from __future__ import annotations
 
@@ -110,7 +105,11 @@ def component(name: str, reward: RewardConfig, verdict: Verdict, completion: str
 
 
 class Graders:
-    """The graders of a hand-over's parts, read when first asked for. Safe to use from several threads."""
+    """The graders of a hand-over's parts, read when first asked for. Safe to use from several threads.
+
+    A hand-over's `reward.py` calls `Graders.score`, whose name and arguments stay as they are. The reward is
+    the one that our own loop would give: the task's verifier with its limits of time and memory, the recipe's
+    components and weights, its scale and offset."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,8 +1,7 @@
-"""`grpobench tasks check`: whether each task accepts its own reference answers and rejects wrong ones.
+"""`grpobench tasks check`: whether each task accepts its own reference answers and rejects wrong ones."""
 
-Wrong answers include answers that know nothing of their problem; the check counts how many of them a verifier
-accepts.
-"""
+# Wrong answers include answers that know nothing of their problem; the check counts how many of them a
+# verifier accepts.
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a page of an algorithm says first: which findings test its authors' claim, and its profile.
-
-Conclusions, effects and scores come from kept tables whenever a page is made or shown; no one types them.
-"""
+"""The start of an algorithm's page: the findings that test its authors' claim, and its profile."""
 
 from __future__ import annotations
 

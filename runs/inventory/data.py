@@ -1,7 +1,4 @@
-"""Data sets and models from outside this package: what is on this machine, and how to install the rest.
-
-A data set is what a registered task declares (`Task.tables`, `Task.packages`); this module contains no names.
-"""
+"""Data sets and models from outside this package: what is on this machine, and how to install the rest."""
 
 from __future__ import annotations
 

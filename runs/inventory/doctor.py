@@ -1,4 +1,4 @@
-"""`grpobench doctor`: what this machine can run, found out in seconds. `--deep` tries what takes longer."""
+"""`grpobench doctor`: what this machine can run."""
 
 from __future__ import annotations
 

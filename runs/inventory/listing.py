@@ -1,9 +1,4 @@
-"""The rows of `grpobench list`: everything that grpobench has, and plugins that a name can reach.
-
-Plugins are algorithms, tasks and rewards in packages and in files of the current folder. Entry points of
-packages are loaded. Files are only parsed: an algorithm or a task shows in its base classes, and a reward
-function in its argument `completions`.
-"""
+"""The rows of `grpobench list`: everything that grpobench has, and plugins that a name can reach."""
 
 from __future__ import annotations
 
@@ -57,7 +52,10 @@ def first_line(definition: object) -> str:
 
 
 def from_files(kind: Kind, folder: Path) -> Iterator[Row]:
-    """Definitions in the Python files of a folder; files that do not parse are skipped."""
+    """Definitions in the Python files of a folder; files that do not parse are skipped.
+
+    Files are only parsed, not imported: an algorithm or a task shows in its base classes, and a reward
+    function in its argument `completions`."""
     for path in sorted(folder.glob("*.py")):
         try:
             tree = ast.parse(bounded.read_bytes(path))

@@ -1,13 +1,4 @@
-"""Kept tables inside documents. They stand between markers::
-
-    <!-- kept NAME KIND option=value … -->
-    <!-- end of kept -->
-
-This asks for a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds,
-`analysis/calibration/markdown.py` those for the calibration and `analysis/readable.py` those for readable
-answers. If the file is missing, `before=COMMIT` says at which commit the text between the markers was
-measured, and the page says so above it. Without either there must be no text between the markers.
-"""
+"""Kept tables inside documents, between markers that name the table."""
 
 from __future__ import annotations
 
@@ -53,7 +44,17 @@ def documents(folder: Path) -> dict[str, str]:
 
 
 def filled(text: str, path: Path, tables: Path) -> str:
-    """The document's text with every marked block written anew."""
+    """The document's text with every marked block written anew.
+
+    Markers are::
+
+        <!-- kept NAME KIND option=value … -->
+        <!-- end of kept -->
+
+    They ask for a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds,
+    `analysis/calibration/markdown.py` those for the calibration and `analysis/readable.py` those for readable
+    answers. If the file is missing, `before=COMMIT` says at which commit the text between the markers was
+    measured, and the page says so above it. Without either there must be no text between the markers."""
     counts = {text.count("<!-- kept "), text.count(END), len(MARKER.findall(text))}
     if len(counts) > 1:
         raise ConfigError([f"{path}: every `<!-- kept NAME KIND -->` needs a `{END}` behind it"])

@@ -1,9 +1,8 @@
-"""`grpobench docs`: write generated pages and tables.
+"""`grpobench docs`: write generated pages and tables."""
 
-Pages on algorithms, dialects and detectors come from docstrings, class attributes and presets, and those of
-algorithms from kept findings and profiles too; others from graded pairs and from programs in completions.
-`marked` renews the tables of results inside other pages, `gallery` the pages of findings.
-"""
+# Pages on algorithms, dialects and detectors come from docstrings, class attributes and presets, and those of
+# algorithms from kept findings and profiles too; others from graded pairs and from programs in completions.
+# `marked` renews the tables of results inside other pages, `gallery` the pages of findings.
 
 from __future__ import annotations
 

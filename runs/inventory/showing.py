@@ -1,10 +1,4 @@
-"""Descriptions taken from the code: settings with their docstrings, degenerate cases, an algorithm's needs.
-
-This also describes the detectors of instability (rules, thresholds, needs) and compares dialects with our
-algorithms of the same name: what differs, what is the same, what is unknown.
-
-`grpobench show`: everything about one algorithm, dialect, task, recipe or metric.
-"""
+"""`grpobench show`: everything about one algorithm, dialect, task, recipe or metric."""
 
 from __future__ import annotations
 

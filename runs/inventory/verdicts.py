@@ -1,7 +1,7 @@
-"""Verdicts of kept findings, which `grpobench findings` shows without judging each of them anew.
+"""Verdicts of kept findings, which `grpobench findings` shows without judging each of them again."""
 
-`grpobench docs` writes them beside the kept tables, each with the sum of the table that it was judged from.
-"""
+# `grpobench docs` writes them next to the kept tables, each with the checksum of the table that it was judged
+# from.
 
 from __future__ import annotations
 

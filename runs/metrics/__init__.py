@@ -1,0 +1,1 @@
+"""Metrics of rollouts, ratios and evaluations."""

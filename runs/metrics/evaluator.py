@@ -1,9 +1,4 @@
-"""The evaluator, which runs and `grpobench eval` share, and evaluation by likelihood.
-
-For likelihoods, the candidates of a problem go through the model like the rollouts of a group, after one copy
-of their prompt. Log-probabilities are those of the untempered softmax, summed over a candidate's tokens; an
-end token is not part of a candidate.
-"""
+"""The evaluator, which runs and `grpobench eval` share, and evaluation by likelihood."""
 
 from __future__ import annotations
 
@@ -90,7 +85,11 @@ def score(
     loaded: Loaded,
     prompts_with_continuations: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]],
 ) -> list[Scored]:
-    """Log-probabilities of the continuations of each (prompt, continuations)."""
+    """Log-probabilities of the continuations of each (prompt, continuations).
+
+    The candidates of a problem go through the model like the rollouts of a group, after one copy of their
+    prompt. Log-probabilities are those of the untempered softmax, summed over a candidate's tokens; an end
+    token is not part of a candidate."""
     # A shallow copy: the same networks and token budget, at temperature 1.
     untempered = copy.copy(models)
     untempered.temperature = 1.0

@@ -1,9 +1,4 @@
-"""Metrics of rollouts, for any algorithm, and the sums of unreduced metrics over micro-batches.
-
-`sampled_metrics` are over all groups of a step, also those that the curriculum then rejected, so that arms
-with the same policy and seeds have the same numbers. `trained_metrics` are over the rows that the updates
-used.
-"""
+"""Metrics of rollouts, for any algorithm, and the sums of unreduced metrics over micro-batches."""
 
 from __future__ import annotations
 
@@ -67,7 +62,10 @@ MOST_CATEGORIES = 16
 
 def sampled_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> dict[str, float]:
     """Metrics of all groups that a step sampled, or drew if rollouts are recorded. Rollouts that could not be
-    graded count in lengths and in the diversity of tokens, but in no reward, score or answer."""
+    graded count in lengths and in the diversity of tokens, but in no reward, score or answer.
+
+    They include groups that the curriculum then rejected, so that arms with the same policy and seeds have
+    the same numbers."""
     return {
         "groups/sampled": float(len(groups)),
         **group_metrics(groups),

@@ -1,8 +1,7 @@
-"""Activation checkpointing: of each layer only its input is kept, and the backward pass runs it once more.
+"""Activation checkpointing: a layer keeps only its input, and the backward pass runs it once more."""
 
-The switch of transformers (`gradient_checkpointing_enable`) acts only on models in training mode, which also
-turns dropout on. The models of a run stay in evaluation mode, so their layers are wrapped here.
-"""
+# The switch of transformers (`gradient_checkpointing_enable`) acts only on models in training mode, which
+# also turns dropout on. The models of a run stay in evaluation mode, so their layers are wrapped here.
 
 from __future__ import annotations
 

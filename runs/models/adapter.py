@@ -1,4 +1,4 @@
-"""The settings of a LoRA adapter. No torch is needed to read them."""
+"""The settings of a LoRA adapter, without torch."""
 
 from __future__ import annotations
 

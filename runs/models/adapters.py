@@ -1,16 +1,15 @@
-"""Low-rank adapters (LoRA: Hu et al., arXiv:2106.09685), made by peft.
+"""Low-rank adapters (LoRA: Hu et al., arXiv:2106.09685), made by peft."""
 
-An adapted linear layer computes W x + s·B A x with s = alpha / rank. W is frozen; A (rank, in) and B
-(out, rank) are trained, and B starts at 0.
-
-Policy, critic and reference share W. Each has modules of its own over the same weights: the reference has
-plain ones, policy and critic have an adapter each. Nothing is switched. In peft's own way, one tree of
-modules whose adapters are switched on and off, a forward pass that is repeated in the backward pass
-(activation checkpointing) would run with the adapter of that moment.
-
-W is never changed, not even for a moment: in bfloat16 W + s·BA − s·BA is not W. The sum is always a new
-tensor, computed in float32 (`merged`).
-"""
+# An adapted linear layer computes W x + s·B A x with s = alpha / rank. W is frozen; A (rank, in) and B (out,
+# rank) are trained, and B starts at 0.
+#
+# Policy, critic and reference share W. Each has modules of its own over the same weights: the reference has
+# plain ones, policy and critic have an adapter each. Nothing is switched. In peft's own way, one tree of
+# modules whose adapters are switched on and off, a forward pass that is repeated in the backward pass
+# (activation checkpointing) would run with the adapter of that moment.
+#
+# W is never changed, not even for a moment: in bfloat16 W + s·BA − s·BA is not W. The sum is always a new
+# tensor, computed in float32 (`merged`).
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Attention over packed sequences without a dense mask: FlexAttention with a mask of blocks.
+"""Attention over packed sequences without a dense mask: FlexAttention with a mask of blocks."""
 
-Completions of one sequence do not see each other, so most of its (L, L) pairs are masked. A dense mask takes
-L² bytes and has all pairs computed. A block mask lists, for each 128 queries, the blocks of 128 keys of which
-any is seen, and only these are computed: its size is (L/128)².
-"""
+# Completions of one sequence do not see each other, so most of its (L, L) pairs are masked. A dense mask
+# takes L² bytes and has all pairs computed. A block mask lists, for each 128 queries, the blocks of 128 keys
+# of which any is seen, and only these are computed: its size is (L/128)².
 
 from __future__ import annotations
 

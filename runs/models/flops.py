@@ -1,22 +1,21 @@
-"""FLOPs of a run, from the tokens that went through each model and the weights that each token meets.
+"""FLOPs of a run, from the tokens that went through each model and the weights that each token meets."""
 
-A token costs 2N FLOPs in a forward pass through a model of N weights, a multiplication and an addition per
-weight, and 4N more in the backward pass (Kaplan et al., arXiv:2001.08361, section 2.1). A run has spent
-
-    2 N_policy · tokens sampled
-    + 2 N_role · tokens read, for each pass without gradient that the algorithm asks for
-    + 6 N_role · tokens trained on, for each trained role and each pass over the batch.
-
-Tokens are those of the completions, with an environment's replies, and each group's prompt once: sampler and
-trainer compute it once. Completions that an algorithm needs before the first step are sampled tokens, and
-expert completions are trained on. N counts the output head, which a critic lacks. It does not count input
-embeddings, which are looked up. Of routed experts it counts the share that a token uses. A value head on the
-policy's trunk adds nothing. Weights under an adapter have no gradient of their own: they cost 4 instead of 6
-in an update.
-
-Left out: attention over the context (2 · layers · width for each pair of tokens), evaluation, measurements
-such as entropy, warm starts, reward models, and what is computed twice to save memory.
-"""
+# A token costs 2N FLOPs in a forward pass through a model of N weights, a multiplication and an addition per
+# weight, and 4N more in the backward pass (Kaplan et al., arXiv:2001.08361, section 2.1). A run has spent
+#
+#     2 N_policy · tokens sampled
+#     + 2 N_role · tokens read, for each pass without gradient that the algorithm asks for
+#     + 6 N_role · tokens trained on, for each trained role and each pass over the batch.
+#
+# Tokens are those of the completions, with an environment's replies, and each group's prompt once: sampler
+# and trainer compute it once. Completions that an algorithm needs before the first step are sampled tokens,
+# and expert completions are trained on. N counts the output head, which a critic lacks. It does not count
+# input embeddings, which are looked up. Of routed experts it counts the share that a token uses. A value head
+# on the policy's trunk adds nothing. Weights under an adapter have no gradient of their own: they cost 4
+# instead of 6 in an update.
+#
+# Left out: attention over the context (2 · layers · width for each pair of tokens), evaluation, measurements
+# such as entropy, warm starts, reward models, and what is computed twice to save memory.
 
 from __future__ import annotations
 

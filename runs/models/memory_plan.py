@@ -1,11 +1,10 @@
-"""How much memory a run takes at most, part by part and phase by phase, computed before anything is loaded.
+"""The most memory that a run takes, part by part and phase by phase, computed before anything is loaded."""
 
-Everything is counted in bytes at the moment of a phase when most is held, for completions of the maximum
-length. What is not counted: libraries and the CUDA context, gaps between allocations, the workspace of an
-engine. The formulas stand in docs/memory.md and follow the code of `roles.py`, `decoding.py` and
-transformers' models, whose modules are not replaced: norms and activation functions each keep their own input
-for the backward pass.
-"""
+# Everything is counted in bytes at the moment of a phase when most is held, for completions of the maximum
+# length. Not counted: libraries and the CUDA context, gaps between allocations, the workspace of an engine.
+# docs/memory.md has the formulas, which follow the code of `roles.py`, `decoding.py` and transformers'
+# models, whose modules are not replaced: norms and activation functions each keep their own input for the
+# backward pass.
 
 from __future__ import annotations
 

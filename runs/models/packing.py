@@ -1,13 +1,12 @@
-"""Prompt-shared packing: the layout of a batch of rollouts for one forward pass.
+"""Prompt-shared packing: the layout of a batch of rollouts for one forward pass."""
 
-A group's prompt is computed once, and its completions follow it in the same sequence. Each completion sees
-only the prompt and itself (a block mask) and counts its positions from the prompt's end. Its hidden states
-are therefore those of an ordinary forward pass over prompt + completion, but a step costs Σ(prompt +
-Σ completions) tokens instead of G × prompt + Σ completions.
-
-The rows of a group may also branch off the group's prompt early: a row whose prompt is a beginning of the
-longest one sees only that beginning.
-"""
+# A group's prompt is computed once, and its completions follow it in the same sequence. Each completion sees
+# only the prompt and itself (a block mask) and counts its positions from the prompt's end. Its hidden states
+# are therefore those of an ordinary forward pass over prompt + completion, but a step costs Σ(prompt + Σ
+# completions) tokens instead of G × prompt + Σ completions.
+#
+# The rows of a group may also branch off the group's prompt early: a row whose prompt is a beginning of the
+# longest one sees only that beginning.
 
 from __future__ import annotations
 

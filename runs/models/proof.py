@@ -1,13 +1,13 @@
-"""Checks, when a model is loaded, that packing and decoding compute what its own forward pass computes.
+"""Checks, when a model is loaded, that packing and decoding compute what its own forward pass computes."""
 
-Both rely on two things that transformers offers for most models but not for all: attention that follows a
-given mask and given positions, and a cache of keys and values and nothing else. A model that keeps a state
-from token to token, or attends within a window, would give wrong probabilities without any error, in sampler
-and trainer alike. So the probabilities of some random tokens are compared with the plain forward pass.
-
-An attention window does no harm to sequences that are shorter than it. It therefore bounds the context
-(`Loaded.context`), and the probe is as long as the window allows.
-"""
+# Both rely on two things that transformers offers for most models but not for all: attention that follows a
+# given mask and given positions, and a cache of keys and values and nothing else. A model that keeps a state
+# from token to token, or attends within a window, would give wrong probabilities without any error, in
+# sampler and trainer alike. So the probabilities of some random tokens are compared with the plain forward
+# pass.
+#
+# An attention window does no harm to sequences that are shorter than it. It therefore bounds the context
+# (`Loaded.context`), and the probe is as long as the window allows.
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""The processes of one run, and what they tell each other.
+"""The processes of one run, its ranks, and their communication."""
 
-With `train.devices = N` a run is N processes, its ranks, with a device each. All execute the same program on
-the same configuration and the same random seeds, and hold the same batches, signals and metrics. They differ
-in what they compute of them: each samples, grades and differentiates its share, and the shares are gathered.
-Rank 0 alone writes and talks to the launcher.
-
-Anything that two ranks could see differently (a clock, a file that another run may write, a verifier that may
-time out) must come from one of them: `broadcast` and `all_gather` are the only ways by which a rank learns of
-another.
-"""
+# With `train.devices = N` a run is N processes, its ranks, with a device each. All execute the same program
+# on the same configuration and the same random seeds, and hold the same batches, signals and metrics. Each
+# samples, grades and differentiates its share, and the shares are gathered. Rank 0 alone writes and talks to
+# the launcher.
+#
+# Anything that two ranks could see differently (a clock, a file that another run may write, a verifier that
+# may time out) must come from one of them: `broadcast` and `all_gather` are the only ways by which a rank
+# learns of another.
 
 from __future__ import annotations
 

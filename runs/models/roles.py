@@ -1,8 +1,7 @@
-"""The models of a run: the output of each role for a batch.
+"""The models of a run: the output of each role for a batch."""
 
-No model's forward pass is rewritten. A Hugging Face trunk gets packed tokens, positions and a block mask. Its
-own output head is applied in chunks, to the states that predict tokens of the policy and to no others.
-"""
+# No model's forward pass is rewritten. A Hugging Face trunk gets packed tokens, positions and a block mask.
+# Its own output head is applied in chunks, to the states that predict tokens of the policy and to no others.
 
 from __future__ import annotations
 

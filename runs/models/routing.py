@@ -1,16 +1,15 @@
-"""Routing replay: which experts a mixture of experts sends each token to, recorded in one pass and forced in
-another.
+"""Routing replay: a mixture's choice of experts for each token, recorded in one pass and forced in
+another."""
 
-A router scores all experts and chooses the k best. Rounding is enough for sampler and trainer to choose
-differently, and another expert is another function: a small error of a score becomes a large one of the
-probabilities. Replay forces the choice and nothing else (R3, arXiv:2510.11370, and what verl, slime and
-NeMo-RL compute): with the scores s of the pass that replays and the recorded set I, the weights are
-g_i = [i in I] · exp(s_i) / Σ_{j in I} exp(s_j), as the model defines them, and gradients flow through s.
-
-No router is rewritten. A router of transformers calls `topk` once, on its scores, and computes the weights
-from what that returns: here the call returns the forced experts and their scores. Where these are the
-router's own, not a bit changes.
-"""
+# A router scores all experts and chooses the k best. Rounding is enough for sampler and trainer to choose
+# differently, and another expert is another function: a small error of a score becomes a large one of the
+# probabilities. Replay forces the choice and nothing else (R3, arXiv:2510.11370, and what verl, slime and
+# NeMo-RL compute): with the scores s of the pass that replays and the recorded set I, the weights are g_i =
+# [i in I] · exp(s_i) / Σ_{j in I} exp(s_j), as the model defines them, and gradients flow through s.
+#
+# No router is rewritten. A router of transformers calls `topk` once, on its scores, and computes the weights
+# from what that returns: here the call returns the forced experts and their scores. Where these are the
+# router's own, not a bit changes.
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Weights that lie in parts on the ranks of a run, by torch's FSDP2 (`fully_shard`).
+"""Weights that lie in parts on the ranks of a run, by torch's FSDP2 (`fully_shard`)."""
 
-Each layer of every network is a unit: before it runs its weights are gathered, and dropped after it. So is a
-value head, which is float32 whatever the others are: a unit has one type. What is outside of these
-(embeddings, the output head, which may be tied to them, the last norm) is one more unit, the root. Trunk and
-head therefore run within one call of the root (`Shards.call`), else the head would find its weights dropped.
-
-Gradients are added up over ranks, never averaged: an algorithm's weights already count the whole minibatch.
-"""
+# Each layer of every network is a unit: before it runs its weights are gathered, and dropped after it. A
+# value head is a unit too, since it is float32 whatever the others are and a unit has one type. What is
+# outside of these (embeddings, the output head, which may be tied to them, the last norm) is one more unit,
+# the root. Trunk and head therefore run within one call of the root (`Shards.call`), else the head would find
+# its weights dropped.
+#
+# Gradients are added up over ranks, never averaged: an algorithm's weights already count the whole minibatch.
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A model's configuration held against its weights, before anything of the size that it states is made.
+"""A check of a model's configuration against its weights, before memory of the stated size is taken."""
 
-A configuration is a few numbers that anybody can write. The model that they describe must not have many more
-weights than the files hold, which it could not be filled from; how many it has is counted on the meta device,
-where a tensor takes no memory. Where only some are missing, loading says which.
-"""
+# A configuration is a few numbers that anybody can write. The model that they describe must not have many
+# more weights than the files hold, which it could not be filled from. They are counted on the meta device,
+# where a tensor takes no memory. Where only some are missing, loading says which.
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The weights of a role as its optimizer sees them: themselves, float32 copies, or bfloat16 with rounding.
+"""The weights of a role as its optimizer sees them: themselves, float32 copies, or bfloat16 with rounding."""
 
-An update of 1e-6 is lost on a weight of 1 in bfloat16, whose neighbors are 4e-3 and more away. There are two
-ways out. Either the optimizer updates a float32 copy of the weights (master weights), to which the model's
-weights are rounded; or the update is computed in float32 for one weight tensor after the other and rounded up
-or down at random, so that its mean is exact (stochastic rounding), and no copy is kept.
-"""
+# An update of 1e-6 is lost on a weight of 1 in bfloat16, whose neighbors are 4e-3 and more away. Either the
+# optimizer updates a float32 copy of the weights (master weights), to which the model's weights are rounded;
+# or the update is computed in float32 for one weight tensor after the other and rounded up or down at random,
+# so that its mean is exact (stochastic rounding), and no copy is kept.
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Renders chat templates in a worker process. This module imports no torch, whose CUDA build maps more memory
-than a template may take."""
+"""Renders chat templates in a worker process."""
+
+# Imports no torch, whose CUDA build maps more memory than a template may take.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Chat templates under a bound: what a model's folder brings along is a program, and may never end.
+"""Chat templates under a bound: a model's folder brings a program, which may never end."""
 
-transformers renders templates in a sandbox that keeps them from the machine, but not from its time and
-memory. Here its own function renders them in a process of a pool, with limits on both.
-"""
+# transformers renders templates in a sandbox that keeps them from the machine, but not from its time and
+# memory. Here its own function renders them in a process of a pool, with limits on both.
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Errors of models that cannot be used, and token budgets: how much goes through a model at once.
+"""Errors of models that cannot be used, and token budgets: how much goes through a model at once."""
 
-Work that can be split goes through a model in portions of at most a `TokenBudget`. If memory runs out, the
-failed attempt is repeated with half the budget, down to what cannot be split, and the budget stays lowered
-for the rest of the run. A checkpoint holds the budget. A resumed run continues with it and lowers it again
-where the run lowered it after that checkpoint.
-"""
+# Work that can be split goes through a model in portions of at most a `TokenBudget`. If memory runs out, the
+# failed attempt is repeated with half the budget, down to what cannot be split, and the budget stays lowered
+# for the rest of the run. A checkpoint holds the budget. A resumed run continues with it and lowers it again
+# where the run lowered it after that checkpoint.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Whether code that a model brings along may run: only where the user typed ``--trust-remote-code``.
+"""Whether code that comes with a model may run: only where the user typed ``--trust-remote-code``."""
 
-A model's folder can name Python files of its own as the code of its architecture or tokenizer. Left to itself
-transformers asks whether to run them, and takes a ``y`` from a pipe for an answer. Here it is never asked.
-"""
+# A model's folder can name Python files of its own as the code of its architecture or tokenizer. By default
+# transformers asks whether to run them, and takes a `y` from a pipe for an answer. Here it never asks.
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The process of one callback: reads messages from its standard input, a JSON object per line.
-
-The first line says what to create; each later line names the method to call. If the callback raises, the
-error is reported as JSON on the descriptor given as the only argument, and the process ends. The same
-descriptor reports that the callback ended normally.
-"""
+"""The process of one callback: reads messages from its standard input, a JSON object per line."""
 
 from __future__ import annotations
 
@@ -29,7 +24,11 @@ LOOK = 0.5
 
 
 def main(report: int) -> int:
-    """Carry out the messages; returns the exit code."""
+    """Carry out the messages; returns the exit code.
+
+    The first line says what to create; each later line names the method to call. If the callback raises, the
+    error is reported as JSON on the descriptor given as the only argument, and the process ends. The same
+    descriptor reports that the callback ended normally."""
     os.set_inheritable(report, False)
     lines, code = messages(), list[Path]()
     doing = "as it was made"

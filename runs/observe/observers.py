@@ -1,7 +1,4 @@
-"""The callbacks of a run as the run sees them. Sending messages to them never blocks the run.
-
-Each callback has a process and a bounded queue. A callback that fails or falls behind is dropped.
-"""
+"""The callbacks of a run as the run sees them."""
 
 from __future__ import annotations
 
@@ -140,7 +137,10 @@ SECONDS_PREEMPTED = 10.0
 
 class Observers:
     """Sends events to all callbacks of a run. A callback that fails is noted once in provenance.json and in
-    log.txt, and gets no more. Without callbacks nothing is started."""
+    log.txt, and gets no more. Without callbacks nothing is started.
+
+    Sending messages never blocks the run. Each callback has a process and a bounded queue. A callback that
+    fails or falls behind is dropped."""
 
     def __init__(self, folder: RunFolder | None = None, links: Sequence[Link] = ()) -> None:
         self.folder, self.links = folder, list(links)

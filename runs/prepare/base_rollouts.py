@@ -1,8 +1,5 @@
-"""The initial policy's completions of the training problems, graded: sampled before the first step, cached.
-
-The cache holds tokens, which are what costs. They are graded anew by each run, so that arms with other
-rewards share them.
-"""
+"""The initial policy's completions of the training problems, graded: sampled before the first step,
+cached."""
 
 from __future__ import annotations
 
@@ -95,7 +92,10 @@ def base_rollouts(
     tell: Tell = lambda done, of: None,
 ) -> BaseRollouts:
     """`count` completions of each problem with their rewards; the completions from the cache if the same
-    policy was asked the same before."""
+    policy was asked the same before.
+
+    The cache holds tokens, which are what costs. Each run grades them itself, so that arms with other rewards
+    share them."""
     folder = cache_folder() / "base" / f"{initial.config.task.name.replace(':', '-')}-{key(initial, count)}"
     rewards, generated, tokens, seconds = [], 0, 0.0, 0.0
     # The lock is the run's: of several ranks one takes it.

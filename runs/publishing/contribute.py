@@ -1,8 +1,7 @@
-"""Check a published file set, and put what it shows beside ours.
+"""Check a published file set, and keep its results next to ours."""
 
-Nothing of a contribution counts as ours: its tables lie in a folder with its name, and every page that shows
-them says whose they are.
-"""
+# Nothing of a contribution counts as ours: its tables lie in a folder with its name, and every page that
+# shows them says whose they are.
 
 from __future__ import annotations
 

@@ -1,18 +1,17 @@
-"""The layout of a published file set, version 1.
+"""The layout of a published file set, version 1."""
 
-A folder that `datasets.load_dataset` reads, here or from a hub::
-
-    README.md                 the data card; its header names the tables for `load_dataset`
-    manifest.json             who published what: experiments, their runs, seeds and digests of settings
-    SHA256SUMS                the checksum of every other file; `sha256sum -c SHA256SUMS`
-    runs.jsonl.gz             a row per run: settings, state, provenance
-    metrics.jsonl.gz          a row per run, step and metric
-    answers.jsonl.gz          a row per evaluated answer
-    experiments/NAME.tar.zst  the run folders as they were written: logs, settings, provenance
-    profile/NAME.csv          outcomes on probes, where a profile was published
-
-Weights, checkpoints, completions of rollouts and names of machines are not in it.
-"""
+# A folder that `datasets.load_dataset` reads, here or from a hub:
+#
+#     README.md                 the data card; its header names the tables for `load_dataset`
+#     manifest.json             who published what: experiments, their runs, seeds and digests of settings
+#     SHA256SUMS                the checksum of every other file; `sha256sum -c SHA256SUMS`
+#     runs.jsonl.gz             a row per run: settings, state, provenance
+#     metrics.jsonl.gz          a row per run, step and metric
+#     answers.jsonl.gz          a row per evaluated answer
+#     experiments/NAME.tar.zst  the run folders as they were written: logs, settings, provenance
+#     profile/NAME.csv          outcomes on probes, where a profile was published
+#
+# It holds no weights, checkpoints, completions of rollouts or names of machines.
 
 from __future__ import annotations
 

@@ -1,17 +1,4 @@
-"""Reward functions of plugins, called as TRL calls them.
-
-::
-
-    def brevity(prompts, completions, **columns) -> list[float | None]
-
-One call per step has every graded completion, those of a group in sequence. `prompts` and `completions` are
-texts, or lists of messages with ``reward.function_input = "messages"``. Further keyword arguments are
-`completion_ids`, `trainer_state` (a `transformers.TrainerState` with `global_step`, the updates before this
-step, and `max_steps`) and a list per column of the problems (`Task.columns`); `log_extra` and `log_metric`
-exist and do nothing. This follows TRL 1.16's `GRPOTrainer._calculate_rewards`. If a function returns None for
-a completion, it gives no reward to it. NaN, which TRL treats as None, is an error here, like any other result
-than one number per completion.
-"""
+"""Reward functions of plugins, called as TRL calls them."""
 
 from __future__ import annotations
 
@@ -49,7 +36,19 @@ class RewardInput:
 
 @dataclass(frozen=True)
 class RewardFunction:
-    """A function, by its name in the recipe."""
+    """A function, by its name in the recipe.
+
+    It is called as::
+
+        def brevity(prompts, completions, **columns) -> list[float | None]
+
+    One call per step has every graded completion, those of a group in sequence. `prompts` and `completions`
+    are texts, or lists of messages with ``reward.function_input = "messages"``. Further keyword arguments are
+    `completion_ids`, `trainer_state` (a `transformers.TrainerState` with `global_step`, the updates before
+    this step, and `max_steps`) and a list per column of the problems (`Task.columns`); `log_extra` and
+    `log_metric` exist and do nothing. This follows TRL 1.16's `GRPOTrainer._calculate_rewards`. If a function
+    returns None for a completion, it gives no reward to it. NaN, which TRL treats as None, is an error here,
+    like any other result than one number per completion."""
 
     name: str
     call: Callable[..., Any]

@@ -1,8 +1,5 @@
-"""From a completion to its reward: the verdict, the weighted sum of components, and the doses.
-
-Components are scores of the task, a learned reward model, a flawed proxy, functions of plugins, and controls.
-The task's verdict is always recorded too, whatever is rewarded.
-"""
+"""The grader, which turns a completion into its reward: the verdict, the weighted sum of components, the
+doses."""
 
 from __future__ import annotations
 
@@ -69,7 +66,9 @@ class Grader:
     plugins, by name; an exception in one ends the run. A completion to which no component applies is masked,
     and is not a failure. `steps` is the run's number of steps, for functions that use it. Of several `ranks`
     each verifies its share of the problems, and rank 0 computes the rewards: all must see the same.
-    """
+
+    Components are scores of the task, a learned reward model, a flawed proxy, functions of plugins, and
+    controls. The task's verdict is always recorded too, whatever is rewarded."""
 
     def __init__(
         self,

@@ -1,15 +1,4 @@
-"""A flawed proxy of quality: surface features of a completion, for studies of reward hacking.
-
-::
-
-    proxy(text) = Σ_f strength_f · n_f / (n_f + h)
-
-n_f counts feature f in what the policy wrote, h is the count at which a feature is worth one half
-(`reward.proxy_half`), and the strengths are `reward.proxy`. A term rises with every further occurrence and
-stays below its strength, so there is always something to gain and never an infinite reward. A negative
-strength punishes a feature. The proxy ignores the problem and the truth. Which features correlate with
-correct answers depends on the policy: `docs/rewards.md` has measured values for the built-in one.
-"""
+"""A flawed proxy of quality: surface features of a completion, for studies of reward hacking."""
 
 from __future__ import annotations
 
@@ -56,6 +45,17 @@ of certainty."""
 
 
 def proxy(text: str, strengths: Mapping[Feature, float], half: float) -> float:
-    """The sum in the module's formula; 0 for an empty completion."""
+    """A weighted sum of surface features; 0 for an empty completion.
+
+    For features f::
+
+        proxy(text) = Σ_f strength_f · n_f / (n_f + h)
+
+    n_f counts feature f in what the policy wrote, h is the count at which a feature is worth one half
+    (`reward.proxy_half`), and the strengths are `reward.proxy`. A term rises with every further occurrence
+    and stays below its strength, so there is always something to gain and never an infinite reward. A
+    negative strength punishes a feature. The proxy ignores the problem and the truth. Which features
+    correlate with correct answers depends on the policy: `docs/rewards.md` has measured values for the
+    built-in one."""
     counts = {name: FEATURES[name](text) for name in strengths}
     return sum(strength * counts[name] / (counts[name] + half) for name, strength in strengths.items())

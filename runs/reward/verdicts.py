@@ -1,8 +1,4 @@
-"""Checks of what a task returns: its verdicts on completions, and its summary of an evaluation.
-
-An exception in a verifier costs one completion its reward, because some text may be beyond it. A verifier
-that returns something other than verdicts is wrong for every text, and ends the run.
-"""
+"""Checks of what a task returns: its verdicts on completions, and its summary of an evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +15,10 @@ METHODS = ("verify_all", "verify_episodes", "verify")
 def demand_verdicts(
     task: Task, problems: Sequence[Problem], episodes: Sequence[Sequence[Any]], judged: object
 ) -> list[list[Verdict]]:
-    """`judged`, after a check that it has a verdict for every episode of each problem. Raises ReturnError."""
+    """`judged`, after a check that it has a verdict for every episode of each problem. Raises ReturnError.
+
+    An exception in a verifier costs one completion its reward, because some text may be beyond it. A verifier
+    that returns something other than verdicts is wrong for every text, and ends the run."""
     if not isinstance(judged, list | tuple) or len(judged) != len(problems):
         raise refusal(task, verifier(task), counted(judged), f"a list for each of {len(problems)} problems")
     for problem, problem_episodes, verdicts in zip(problems, episodes, judged, strict=True):

@@ -1,9 +1,4 @@
-"""Runs that continue after their result, and results that another one replaces.
-
-With `checkpoint.final` a finished run keeps its last checkpoint (final/step-N). If only `train.steps` is
-raised, the run continues from there. With a constant learning rate its weights equal those of a run that was
-asked for as many steps at once. A replaced result moves to the experiment's folder `earlier`.
-"""
+"""Runs that continue after their result, and results that another one replaces."""
 
 from __future__ import annotations
 
@@ -131,7 +126,11 @@ def unneeded(path: Path) -> list[Path]:
 
 
 def reopen(path: Path) -> None:
-    """Turn the final state into a checkpoint again, so that the run continues from it."""
+    """Turn the final state into a checkpoint again, so that the run continues from it.
+
+    With `checkpoint.final` a finished run keeps its last checkpoint (final/step-N). If only `train.steps` is
+    raised, the run continues from there. With a constant learning rate its weights equal those of a run that
+    was asked for as many steps at once."""
     state_folder = final_state(path)
     if state_folder is not None and state_folder.parent.name == "final":
         checkpoint = path / "checkpoints" / state_folder.name

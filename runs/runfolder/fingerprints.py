@@ -1,9 +1,4 @@
-"""Hashes of what a run is made from: its problems, its model, its preference file, its reward model.
-
-provenance.json records them (`fingerprints`). They are computed without torch, so that the launcher can see
-before it starts anything that a result was made from other inputs. problems.json.zst beside it holds a digest
-per problem; with them a report detects a problem that was both trained on and tested.
-"""
+"""Hashes of what a run is made from: its problems, its model, its preference file, its reward model."""
 
 from __future__ import annotations
 
@@ -40,7 +35,11 @@ Digests = Mapping[str, Mapping[str, str]]
 @dataclass
 class Today:
     """Fingerprints of files and code as they are now. Problems are generated and hashed once per task and
-    settings."""
+    settings.
+
+    provenance.json records them (`fingerprints`). They are computed without torch, so that the launcher can
+    see before it starts anything that a result was made from other inputs. problems.json.zst holds a digest
+    per problem; with them a report detects a problem that was both trained on and tested."""
 
     problems_by_task: dict[str, Sequence[Problem]] = field(default_factory=dict)
     hashed: dict[tuple[str, int], str] = field(default_factory=dict)

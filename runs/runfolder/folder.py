@@ -1,15 +1,4 @@
-"""The folder of one run: configuration, provenance, logs, rollouts, checkpoints and final weights.
-
-A kill at any moment leaves a folder that can be resumed: each group of rows is one write, and checkpoints
-are written under another name and then renamed. Use it in this order::
-
-    with RunFolder.open(path, config) as folder:
-        checkpoint = folder.latest()                         # None: start from the beginning
-        folder.rewind(checkpoint.step if checkpoint else 0)  # before the first row is logged
-        folder.log(row); folder.evaluations(rows); folder.rollouts(step, rows)
-        folder.save(step, tensors, state)
-        folder.keep_final("model", weights); folder.finish("finished")
-"""
+"""The folder of one run: configuration, provenance, logs, rollouts, checkpoints and final weights."""
 
 from __future__ import annotations
 
@@ -61,7 +50,17 @@ COMPLETION = ("problem", "mode", "sample", "completion")
 
 
 class RunFolder:
-    """One run's folder, locked for this process until `close`."""
+    """One run's folder, locked for this process until `close`.
+
+    A kill at any moment leaves a folder that can be resumed: each group of rows is one write, and checkpoints
+    are written under another name and then renamed. Use it in this order::
+
+        with RunFolder.open(path, config) as folder:
+            checkpoint = folder.latest()                         # None: start from the beginning
+            folder.rewind(checkpoint.step if checkpoint else 0)  # before the first row is logged
+            folder.log(row); folder.evaluations(rows); folder.rollouts(step, rows)
+            folder.save(step, tensors, state)
+            folder.keep_final("model", weights); folder.finish("finished")"""
 
     def __init__(self, path: Path, config: RunConfig, allow_change: bool) -> None:
         """Use `open`."""

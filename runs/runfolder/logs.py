@@ -1,9 +1,4 @@
-"""The status of a run (status.json) and its logs.
-
-Rows of a log appear whole or not at all. A file beside each log holds checksums of its lines. A row is
-written before its checksum, and checksums are cut before rows. So whenever a kill comes, a log has at least
-as many lines as checksums, and `Log.open` adds the missing ones.
-"""
+"""The status of a run (status.json) and its logs."""
 
 from __future__ import annotations
 
@@ -117,7 +112,11 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class LogFile:
-    """One log, which is opened for writing with its first row."""
+    """One log, which is opened for writing with its first row.
+
+    Rows appear whole or not at all. A file next to the log holds checksums of its lines. A row is written
+    before its checksum, and checksums are cut before rows. So whenever a kill comes, a log has at least as
+    many lines as checksums, and `open` adds the missing ones."""
 
     def __init__(self, path: Path, demand: Callable[[], None] = lambda: None) -> None:
         """`demand` raises if another process owns the folder by now."""

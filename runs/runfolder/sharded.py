@@ -1,10 +1,4 @@
-"""Checkpoints of a run on several devices, of which every rank writes and reads its parts.
-
-torch's distributed checkpoint does it, in its safetensors format: a file for each rank, whose header says
-where the parts lie in the whole tensors. No rank needs a whole tensor, any number of ranks can read what
-another number has written, and nothing is unpickled. Names are ``ROLE/NAME``: of the tensors that a run on
-one device keeps under NAME in ROLE.safetensors.
-"""
+"""Checkpoints of a run on several devices, of which every rank writes and reads its parts."""
 
 from __future__ import annotations
 
@@ -41,7 +35,12 @@ def by_role(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Te
 def begin_save(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> Future[Any]:
     """Copy this rank's parts of tensors into the memory of the CPU, and go on to write them in the
     background. Every rank must call this at the same place; `group` is a process group of gloo that nothing
-    else uses. The result of rank 0 is there when all ranks have written."""
+    else uses. The result of rank 0 is there when all ranks have written.
+
+    torch's distributed checkpoint does it, in its safetensors format: a file for each rank, whose header says
+    where the parts lie in the whole tensors. No rank needs a whole tensor, any number of ranks can read what
+    another number has written, and nothing is unpickled. Names are ``ROLE/NAME``: of the tensors that a run
+    on one device keeps under NAME in ROLE.safetensors."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import async_save
 

@@ -1,10 +1,9 @@
-"""The in-process sampler of a run on several devices.
+"""The in-process sampler of a run on several devices."""
 
-No token is decoded through sharded weights, which would have to be gathered for every token. Each rank
-decodes its share of the prompts with a whole copy of the policy, and the completions are gathered. The copy
-exists only while it samples: `sleep` drops it before the trainer computes, and the next call gathers the
-weights anew.
-"""
+# No token is decoded through sharded weights, which would have to be gathered for every token. Each rank
+# decodes its share of the prompts with a whole copy of the policy, and the completions are gathered. The copy
+# exists only while it samples: `sleep` drops it before the trainer computes, and the next call gathers the
+# weights again.
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""A batch of sequences in flight: prefilled prompts, a key-value cache, one token fed at a time.
+"""A batch of sequences in flight: prefilled prompts, a key-value cache, one token fed at a time."""
 
-The keys and values of a prompt are kept once, however many completions it has: all queries of a group meet
-them in one matrix product (as in Juravsky et al., "Hydragen", 2024), and only what a sequence wrote itself is
-its own. Attention over both parts is one softmax, so nothing is approximated. A model for which a probe
-does not confirm that, because it does more in its attention than transformers hands over, decodes with the
-prompt repeated.
-
-In a conversation every prompt goes on from what an earlier batch wrote. A batch that is kept has the keys and
-values of that, and only what is new is computed (`Known`).
-"""
+# The keys and values of a prompt are kept once, however many completions it has: all queries of a group meet
+# them in one matrix product (as in Juravsky et al., "Hydragen", 2024), and only what a sequence wrote itself
+# is its own. Attention over both parts is one softmax, so nothing is approximated. A model for which a probe
+# does not confirm that, because it does more in its attention than transformers hands over, decodes with the
+# prompt repeated.
+#
+# In a conversation every prompt goes on from what an earlier batch wrote. A batch that is kept has the keys
+# and values of that, and only what is new is computed (`Known`).
 
 from __future__ import annotations
 

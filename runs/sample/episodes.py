@@ -1,11 +1,10 @@
-"""From prompts and derived seeds to rollouts, in one turn or in several.
+"""From prompts and derived seeds to rollouts, in one turn or in several."""
 
-In a task of several turns, the policy's turn ends with the model's end token, with the task's own sign, or at
-the turn's limit. Then the environment replies, and the policy continues after everything so far. A rollout's
-completion holds turns and replies in the order in which the policy saw them. Its completion mask marks the
-tokens that the policy wrote; only these have a log-probability. A turn without an end token is closed with
-one that the policy did not write, so that every turn begins after the same tokens.
-"""
+# In a task of several turns, the policy's turn ends with the model's end token, with the task's own sign, or
+# at the turn's limit. Then the environment replies, and the policy continues after everything so far. A
+# rollout's completion holds turns and replies in the order in which the policy saw them. Its completion mask
+# marks the tokens that the policy wrote; only these have a log-probability. A turn without an end token is
+# closed with one that the policy did not write, so that every turn begins after the same tokens.
 
 from __future__ import annotations
 

@@ -1,20 +1,19 @@
-"""Decodes a token in few, large operations, for models of the Llama family.
+"""Decodes a token in few, large operations, for models of the Llama family."""
 
-The query, key and value layers are one matrix product, and so are the gate and the up layer. The weight of a
-norm is part of the layer after it, the rotary table is computed once per batch, and the residual sum is part
-of a product. The trunk's own modules are not called, so the weights are copied, in bfloat16 if the run
-computes in it (autocast would cast every weight at every token). A copy is valid for one call of the sampler:
-between two calls the weights may change.
-
-Layers may have an adapter. In float32 the copy is of W + s·BA, which costs nothing at any token. In bfloat16
-that sum rounds to W until the adapter has moved a weight by some thousandths of itself, so that the sampler
-would go on with the base policy. There the columns of A are part of the same product as W, and only the
-product with s·B is one more.
-
-Only models whose layers have the parts listed here, and no others, are decoded this way. A probe
-(`decoding.ways`) compares the result, so that a model with another norm, scale or cap in the same parts is
-decoded by its own forward pass.
-"""
+# The query, key and value layers are one matrix product, and so are the gate and the up layer. The weight of
+# a norm is part of the layer after it, the rotary table is computed once per batch, and the residual sum is
+# part of a product. The trunk's own modules are not called, so the weights are copied, in bfloat16 if the run
+# computes in it (autocast would cast every weight at every token). A copy is valid for one call of the
+# sampler: between two calls the weights may change.
+#
+# Layers may have an adapter. In float32 the copy is of W + s·BA, which costs nothing at any token. In
+# bfloat16 that sum rounds to W until the adapter has moved a weight by some thousandths of itself, so that
+# the sampler would go on with the base policy. There the columns of A are part of the same product as W, and
+# only the product with s·B is one more.
+#
+# Only models whose layers have the parts listed here, and no others, are decoded this way. A probe
+# (`decoding.ways`) compares the result, so that a model with another norm, scale or cap in the same parts is
+# decoded by its own forward pass.
 
 from __future__ import annotations
 

@@ -1,20 +1,19 @@
-"""Decodes a token as one CUDA graph, for the models that `fused.py` serves.
+"""Decodes a token as one CUDA graph, for the models that `fused.py` serves."""
 
-On a GPU most of a small model's decoding is the time in which the processor launches hundreds of small
-operations per token. Here all tensors of a step keep their place and their shape: the cache has room for the
-longest completion, a column counts what is written, and a mask hides the rest. The whole step, from the
-embedding of the last token to the draw of the next one, is then recorded once and replayed by one launch.
-
-All random numbers of a batch are drawn before its first token and lie in a buffer, as without graphs. A
-sample therefore has its own numbers, tokens, log-probabilities and entropies.
-
-A graph belongs to a bucket of rows, prompt columns and completion columns. Rows lie in a grid of prompts ×
-most completions of one prompt, so that attention to the prompts needs no indexing; empty cells and finished
-sequences are computed and ignored. When at most half of the cells still write, they move to a smaller grid.
-
-The step does not need a GPU: without one the same step runs on the same buffers, and only the recording is
-left out. A probe (`proven`) compares it with fused decoding when a model is loaded.
-"""
+# On a GPU most of a small model's decoding is the time in which the processor launches hundreds of small
+# operations per token. Here all tensors of a step keep their place and their shape: the cache has room for
+# the longest completion, a column counts what is written, and a mask hides the rest. The whole step, from the
+# embedding of the last token to the draw of the next one, is then recorded once and replayed by one launch.
+#
+# All random numbers of a batch are drawn before its first token and lie in a buffer, as without graphs. A
+# sample therefore has its own numbers, tokens, log-probabilities and entropies.
+#
+# A graph belongs to a bucket of rows, prompt columns and completion columns. Rows lie in a grid of prompts ×
+# most completions of one prompt, so that attention to the prompts needs no indexing; empty cells and finished
+# sequences are computed and ignored. When at most half of the cells still write, they move to a smaller grid.
+#
+# The step does not need a GPU: without one the same step runs on the same buffers, and only the recording is
+# left out. A probe (`proven`) compares it with fused decoding when a model is loaded.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The in-process sampler, which decodes with the trained model itself.
+"""The in-process sampler, which decodes with the trained model itself."""
 
-The prompt of a group is prefilled and kept once (`decoding.py`), finished sequences leave the batch, and
-every sample has random numbers of its own, whatever else is in the batch.
-"""
+# The prompt of a group is prefilled and kept once (`decoding.py`), finished sequences leave the batch, and
+# every sample has random numbers of its own, whatever else is in the batch.
 
 from __future__ import annotations
 

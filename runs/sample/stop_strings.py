@@ -1,8 +1,7 @@
-"""Ends completions after strings of the recipe.
+"""Ends completions after strings of the recipe."""
 
-A completion's random numbers belong to its tokens' indices. What is cut off here is therefore what a sampler
-that watched for the strings would have written, whichever sampler it is.
-"""
+# A completion's random numbers belong to its tokens' indices. So a completion that is cut off here is the one
+# that a sampler that watched for the strings would have written, whichever sampler it is.
 
 from __future__ import annotations
 

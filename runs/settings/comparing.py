@@ -1,10 +1,4 @@
-"""The recipe of `grpobench compare`: one algorithm against others, with the settings of another recipe.
-
-An algorithm that has an arm in that recipe takes its settings. Any other takes the section `train` of a
-relative: of the arm whose algorithm its class is derived from, of the arm of every algorithm (``"*"``), or
-else of the first arm. Roles that this arm does not train take the rate of the first arm that names one. So
-all arms have equal budgets, and a critic has a critic's rate.
-"""
+"""The recipe of `grpobench compare`: one algorithm against others, with the settings of another recipe."""
 
 from __future__ import annotations
 
@@ -107,7 +101,12 @@ def compose(wish: Wish) -> Made:
 
 class Arms:
     """The arms of the new recipe by name, made from those of the table `base`; the files of a `module:Name`
-    are in `folder`."""
+    are in `folder`.
+
+    An algorithm that has an arm in that recipe takes its settings. Any other takes the section `train` of a
+    relative: of the arm whose algorithm its class is derived from, of the arm of every algorithm (``"*"``),
+    or else of the first arm. Roles that this arm does not train take the rate of the first arm that names
+    one. So all arms have equal budgets, and a critic has a critic's rate."""
 
     def __init__(self, base: Mapping[str, Any], folder: Path) -> None:
         listed = base.get("arm", [])

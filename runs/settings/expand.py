@@ -1,10 +1,5 @@
-"""From a draft to its runs: every arm with every sweep value, on every task, layers laid over each other,
-checked.
-
-Sweep values are settings over which every arm of a recipe is run, so that a map shows where each of them
-breaks. A recipe has them in its table `over`; ``--over KEY=VALUE,VALUE`` of the command line replaces a key
-of it. Each arm becomes one for every combination of values, named after both.
-"""
+"""The runs of a draft: every arm with every sweep value, on every task, with its layers of settings
+checked."""
 
 from __future__ import annotations
 
@@ -105,7 +100,11 @@ def sweep(
 ) -> tuple[Draft, dict[str, SweepOrigin]]:
     """The draft with an arm for every combination of values, those of the recipe's `table` with those of
     `--over` in their place, and where each comes from. A plain learning rate is the policy's; rates of other
-    roles stay the arm's own. With `--over` the experiment has a name of its own."""
+    roles stay the arm's own. With `--over` the experiment has a name of its own.
+
+    Sweep values are settings over which every arm of a recipe is run, so that a map shows where each of them
+    breaks. A recipe has them in its table `over`; ``--over KEY=VALUE,VALUE`` of the command line replaces a
+    key of it. Each arm becomes one for every combination of values, named after both."""
     over = read_over_table(table, faults)
     for text in texts:
         over |= read_over_text(text, faults)

@@ -1,8 +1,4 @@
-"""Read a finding: a TOML file with a claim, the tests that decide on it, and a recipe for each scale.
-
-Its plain keys, `[[test]]`, `[[check]]` and `[[control]]` are the rule (`analysis/findings/rule.py`); the
-tables `nano`, `small` and `full` are recipes as any other, without a name of their own.
-"""
+"""Read a finding: a TOML file with a claim, the tests that decide on it, and a recipe for each scale."""
 
 from __future__ import annotations
 
@@ -22,7 +18,10 @@ SCALES = ("nano", "small", "full")
 
 @dataclass(frozen=True)
 class FindingFile:
-    """A finding's file as it was read."""
+    """A finding's file as it was read.
+
+    Its plain keys, `[[test]]`, `[[check]]` and `[[control]]` are the rule (`analysis/findings/rule.py`); the
+    tables `nano`, `small` and `full` are recipes as any other, without a name of their own."""
 
     finding: Finding
     scales: Mapping[str, Mapping[str, Any]]

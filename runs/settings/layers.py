@@ -1,8 +1,4 @@
-"""Settings as a recipe and the command line write them: each with its place, for some runs or for all.
-
-Every table is checked where it is read, and its values stay as they are written. `lay` puts settings over
-each other. `--set KEY=VALUE` is a table with one value.
-"""
+"""Settings as a recipe and the command line write them: each with its source, for some runs or for all."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""How the learning rate goes over a run: `train.schedule` as a factor per step, the same at every resume.
-
-A schedule keeps no state: the factor of a step depends on the settings alone. Those of torch and transformers
-are asked for all steps at the start, with an optimizer of their own whose rate is 1.
-
-What makes the updates: `train.optimizer` as the function that makes one, tried out before a run starts.
-"""
+"""The learning rate over a run (`train.schedule`) and the optimizer (`train.optimizer`), tried before a run
+starts."""
 
 from __future__ import annotations
 
@@ -30,7 +25,11 @@ DECAYS: Mapping[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The factor of the learning rate at each step."""
+    """The factor of the learning rate at each step.
+
+    A schedule keeps no state: the factor of a step depends on the settings alone, and is the same at every
+    resume. Those of torch and transformers are asked for all steps at the start, with an optimizer of their
+    own whose rate is 1."""
 
     warmup: int
     after: Callable[[int], float]

@@ -1,13 +1,4 @@
-"""What a recipe names as `module:Name`: others' code, in a file beside the recipe or an installed package.
-
-`module` is first looked for in the recipe's own folder (`module.py`, or a package `module/`), then among
-what Python can import. A file beside a recipe is loaded as the module `beside:FOLDER.module`, in which the
-folder's dots are written %2E. That name is the same in every process, and a process that has imported this
-file can import it: objects of such a module therefore reach worker processes by pickle. Files beside a recipe
-import each other relatively (``from .other import helper``).
-
-A process reads such a file once; what changes in it is seen by the next process.
-"""
+"""Code that a recipe names as `module:Name`, in a file next to the recipe or an installed package."""
 
 from __future__ import annotations
 
@@ -43,7 +34,14 @@ def load(reference: str, folder: Path | None, key_path: str = "") -> object:
     `folder` is the recipe's, None without one; `key_path` is the recipe's key, for messages. Raises
     `ConfigError` that names key, file and the nearest name that exists, also for whatever the module raises
     while it is imported.
-    """
+
+    `module` is first looked for in the recipe's own folder (`module.py`, or a package `module/`), then among
+    what Python can import. A file next to a recipe is loaded as the module `beside:FOLDER.module`, in which
+    the folder's dots are written %2E. That name is the same in every process, and a process that has imported
+    this file can import it: objects of such a module therefore reach worker processes by pickle. Files next
+    to a recipe import each other relatively (``from .other import helper``).
+
+    A process reads such a file once; the next process sees a change of it."""
     module, colon, name = reference.partition(":")
     parts = module.split(".")
     if not colon or not name.isidentifier() or not all(part.isidentifier() for part in parts):

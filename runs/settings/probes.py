@@ -1,8 +1,4 @@
-"""Read probes: TOML files with a mechanism, a dose, a score and the settings that make it.
-
-At another scale than `nano` a probe is the same file with the tables of ``SCALE/NAME.toml`` laid over it: the
-mechanism, the outcome and the controls are those of its nano twin, and the file says what differs.
-"""
+"""Read probes: TOML files with a mechanism, a dose, a score and the settings that make it."""
 
 from __future__ import annotations
 
@@ -60,7 +56,10 @@ def probes(scale: str = NANO) -> Mapping[str, Probe]:
 
 
 def read_probe(path: Path, *over: Path) -> Probe:
-    """The probe of a file, with the tables of others laid over it. Raises ConfigError with every fault."""
+    """The probe of a file, with the tables of others laid over it. Raises ConfigError with every fault.
+
+    At another scale than `nano` a probe is the same file with the tables of ``SCALE/NAME.toml`` laid over it:
+    the mechanism, the outcome and the controls are those of its nano twin, and the file says what differs."""
     table: dict[str, Any] = {}
     for file in (path, *over):
         table = merged(table, strict.read_toml(strict.read_text(file, "probe"), str(file)))

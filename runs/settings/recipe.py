@@ -1,12 +1,4 @@
-"""Read a recipe: a TOML file that spans an experiment of arms, tasks and seeds.
-
-A value is looked for in layers, the last one wins: the dataclass's default, the preset of another library's
-defaults where an arm names one (``algorithm = "ALGORITHM@LIBRARY"``), the recipe's section,
-``[on.TASK.section]``, the arm's ``[arm.section]``, ``[arm.on.TASK.section]``, what a search chose
-(``searched.set``), ``--set`` in the order given.
-Tables merge key by key; everything else is replaced. Settings of a task likewise: its entry in ``tasks``, the
-arm's ``[arm.task]``, ``--set task.FIELD`` and ``--set arm.NAME.task.FIELD``.
-"""
+"""Read a recipe: a TOML file that spans an experiment of arms, tasks and seeds."""
 
 from __future__ import annotations
 
@@ -101,7 +93,13 @@ def read_recipe(source: str, sets: Sequence[str] = (), over: Sequence[str] = ())
     """The recipe of a name or path, with `--set` and `--over` applied. Reads the recipe and nothing else.
 
     Raises `ConfigError` with every error of the recipe and the assignments at once.
-    """
+
+    A value is looked for in layers, the last one wins: the dataclass's default, the preset of another
+    library's defaults where an arm names one (``algorithm = "ALGORITHM@LIBRARY"``), the recipe's section,
+    ``[on.TASK.section]``, the arm's ``[arm.section]``, ``[arm.on.TASK.section]``, what a search chose
+    (``searched.set``), ``--set`` in the order given. Tables merge key by key; everything else is replaced.
+    Settings of a task likewise: its entry in ``tasks``, the arm's ``[arm.task]``, ``--set task.FIELD`` and
+    ``--set arm.NAME.task.FIELD``."""
     path, text, folder = open_recipe(source)
     recipe = read_text(text, path.stem, folder, sets, str(path), over)
     return dataclasses.replace(recipe, settings_of=path.stem) if source in recipes() else recipe

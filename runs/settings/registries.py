@@ -1,8 +1,4 @@
-"""The names that a recipe may use: algorithms, dialects, tasks and rewards, imported at the first use.
-
-A name is looked for among the suite's own, then as `module:Name` (`plugins`), then among the entry points of
-installed packages: ``grpobench.algorithms``, ``.tasks``, ``.rewards``, ``.curriculums``, ``.samplers``.
-"""
+"""The names that a recipe may use: algorithms, dialects, tasks and rewards, imported at the first use."""
 
 from __future__ import annotations
 
@@ -111,7 +107,11 @@ def is_plugin_name(kind: Kind, name: str) -> bool:
 def find(kind: Kind, name: str, folder: Path | None = None, key_path: str = "") -> Resolved:
     """What a name stands for. `folder` is the recipe's, `key_path` its key, for messages. Raises
     `ConfigError` for an unknown name, with the nearest one, and for others' code that does not follow the
-    protocol."""
+    protocol.
+
+    It is looked for among the suite's own, then as `module:Name` (`plugins`), then among the entry points of
+    installed packages: ``grpobench.algorithms``, ``.tasks``, ``.rewards``, ``.curriculums``, ``.samplers``.
+    """
     registry = built_in(kind)
     if name in registry:
         return Resolved(registry[name], BUILT_IN)

@@ -1,6 +1,4 @@
-"""Two tables of a recipe. `search` says how `grpobench search` chooses settings of its arms. `searched`
-stands in the recipe that the command writes: the chosen settings, and where the record of the search is.
-"""
+"""The tables of a recipe on `grpobench search`: `search`, its rule, and `searched`, its choice."""
 
 from __future__ import annotations
 

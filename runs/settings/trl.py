@@ -1,7 +1,6 @@
-"""Which settings TRL's trainers can express, and which release they are matched to.
+"""Which settings TRL's trainers can express, and which release they are matched to."""
 
-Reading this imports no TRL, so that a recipe is checked on machines without it.
-"""
+# Reading this imports no TRL, so that a recipe is checked on machines without it.
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""Put off the import of a slow package until it is used.
-
-`defer("torch")` registers a stand-in under the package's name. A plain ``import torch`` then costs nothing.
-The first attribute that the stand-in lacks (``torch.tensor``), or the first import of a submodule
-(``import torch.nn.functional``), imports the real package and copies its content to the stand-in, so that
-modules that hold the stand-in keep working.
-
-`importlib.util.LazyLoader` cannot do this: the import statement itself reads ``__spec__`` of a module it
-finds in `sys.modules`, and that triggers the loading.
-"""
+"""Put off the import of a slow package until it is used."""
 
 from __future__ import annotations
 
@@ -120,7 +111,14 @@ def load(standin: Deferred) -> ModuleType:
 
 def defer(name: str) -> None:
     """Defer a top-level package, unless it is already imported. A package that is not installed also gets a
-    stand-in; the error comes when it is used."""
+    stand-in; the error comes when it is used.
+
+    A plain ``import torch`` then costs nothing. The first attribute that the stand-in lacks
+    (``torch.tensor``), or the first import of a submodule (``import torch.nn.functional``), imports the real
+    package and copies its content to the stand-in, so that modules that hold the stand-in keep working.
+
+    `importlib.util.LazyLoader` cannot do this: the import statement itself reads ``__spec__`` of a module it
+    finds in `sys.modules`, and that triggers the loading."""
     if name in sys.modules:
         return
     spec = importlib.util.find_spec(name) or ModuleSpec(name, None)

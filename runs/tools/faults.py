@@ -1,10 +1,5 @@
-"""Fail points for tests: places in the code where a process can be made to die, stop or fail as machines do.
-
-Nothing happens unless `GRPOBENCH_FAULTS` names a folder. Each file in it is a fault named
-``POINT.COUNT.WHAT``: it says what happens when a process reaches the point for the COUNT-th time. The process
-that removes the file has the fault, so it happens once, however many processes there are. The file
-``struck`` in that folder lists the faults that happened.
-"""
+"""Fail points for tests: places in the code where a process can be made to die, stop or fail as machines
+do."""
 
 from __future__ import annotations
 
@@ -27,7 +22,12 @@ COUNTS: Counter[str] = Counter()
 
 
 def point(name: str) -> None:
-    """A place in the code where a fault may be put. It costs a look at the environment."""
+    """A place in the code where a fault may be put. It costs a look at the environment.
+
+    Nothing happens unless `GRPOBENCH_FAULTS` names a folder. Each file in it is a fault named
+    ``POINT.COUNT.WHAT``: it says what happens when a process reaches the point for the COUNT-th time. The
+    process that removes the file has the fault, so it happens once, however many processes there are. The
+    file ``struck`` in that folder lists the faults that happened."""
     if folder := os.environ.get(VARIABLE):
         come(name, Path(folder))
 

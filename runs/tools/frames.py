@@ -1,7 +1,4 @@
-"""Where in others' code an error was raised: what a message about that code begins with.
-
-A traceback ends in the library that was called last; its user wants the last line of the code that he wrote.
-"""
+"""The line of others' code where an error was raised, with which a message about that code begins."""
 
 from __future__ import annotations
 
@@ -42,7 +39,10 @@ def describe_error(error: BaseException) -> str:
 
 def innermost(error: BaseException, owned: Collection[Path] | Callable[[Path], bool]) -> Frame | None:
     """The last line in files of the owner that an error went through or, without one, that the error behind
-    it went through, and so on. `owned` are these files, resolved, or says whether one is among them."""
+    it went through, and so on. `owned` are these files, resolved, or says whether one is among them.
+
+    A traceback ends in the library that was called last; its user wants the last line of the code that he
+    wrote."""
     owns = owned if callable(owned) else owned.__contains__
     behind: BaseException | None = error
     while behind is not None:

@@ -1,16 +1,4 @@
-"""One writer per folder, on one machine or many: a lock file that holds its owner's lease.
-
-On the owner's own machine the system says whether the owner is alive. The lock identifies it by host, boot,
-pid and the start time of its process, so that a reused pid is not mistaken for it. On other machines only its
-heartbeat shows that it lives: one thread per process renews all leases by rewriting a counter in each file
-several times per lease. A process that waits compares the file with what it said before, by its own clock,
-since clocks of two hosts may differ by hours. A lease that does not change for as long as it states is taken
-over. If its owner was only stopped, it finds its token gone and writes no more (`Lock.demand`).
-
-`flock` only guards the moment in which the file is read and rewritten: a lock held longer would be inherited
-by forked children and outlive the owner. A folder that several hosts write to must be on storage where flock
-works between them (NFS 4, CephFS, Lustre mounted with ``flock``).
-"""
+"""One writer per folder, on one machine or many: a lock file that holds its owner's lease."""
 
 from __future__ import annotations
 
@@ -282,7 +270,19 @@ class Sight:
 
 
 class Lock:
-    """The lock of a folder. Call `take` before reading or writing anything in the folder."""
+    """The lock of a folder. Call `take` before reading or writing anything in the folder.
+
+    On the owner's own machine the system says whether the owner is alive. The lock identifies it by host,
+    boot, pid and the start time of its process, so that a reused pid is not mistaken for it. On other
+    machines only its heartbeat shows that it lives: one thread per process renews all leases by rewriting a
+    counter in each file several times per lease. A process that waits compares the file with what it said
+    before, by its own clock, since clocks of two hosts may differ by hours. A lease that does not change for
+    as long as it states is taken over. If its owner was only stopped, it finds its token gone and writes no
+    more (`Lock.demand`).
+
+    `flock` only guards the moment in which the file is read and rewritten: a lock held longer would be
+    inherited by forked children and outlive the owner. A folder that several hosts write to must be on
+    storage where flock works between them (NFS 4, CephFS, Lustre mounted with ``flock``)."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lock"

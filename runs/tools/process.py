@@ -1,9 +1,4 @@
-"""Processes: safe points in long work, what a child process inherits, where its output goes, how it ended.
-
-At a safe point long work may be interrupted, and it shows that it is still making progress. Whoever is
-responsible for the work sets what a safe point calls; that function may raise to interrupt the work.
-Otherwise, and in threads, a safe point does nothing.
-"""
+"""Processes: safe points in long work, what a child process inherits, where its output goes, how it ended."""
 
 from __future__ import annotations
 
@@ -39,7 +34,11 @@ def asking(ask: Callable[[], None]) -> Iterator[None]:
 
 
 def safe_point() -> None:
-    """A safe point: everything since the work began may be thrown away here."""
+    """A safe point: everything since the work began may be thrown away here.
+
+    Here long work may be interrupted, and it shows that it is still making progress. Whoever is responsible
+    for the work sets what a safe point calls (`asking`); that function may raise to interrupt the work.
+    Otherwise, and in threads, a safe point does nothing."""
     CALLBACK.get()()
 
 

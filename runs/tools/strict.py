@@ -1,9 +1,8 @@
-"""Read plain data (TOML, JSON) into dataclasses by their type hints, and collect every error at once.
+"""Read plain data (TOML, JSON) into dataclasses by their type hints, and collect every error at once."""
 
-pydantic checks and converts. This module defines which types a setting may have, and words errors in terms of
-a recipe: the path of the value, what was given, what is expected, the nearest existing name. Functions that
-need pydantic import it themselves, so that raising a ConfigError does not wait for it.
-"""
+# pydantic checks and converts. This module defines which types a setting may have, and words errors in terms
+# of a recipe: the path of the value, what was given, what is expected, the nearest existing name. Functions
+# that need pydantic import it themselves, so that raising a ConfigError does not wait for it.
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A sampler that works ahead: while a step is trained, another process samples the next one.
+"""A sampler that works ahead: while a step is trained, another process samples the next one."""
 
-With `sampler.lag` the next step's rollouts come from weights that exist before this step's updates. Another
-process, on a GPU of its own if there are two, can therefore sample them meanwhile. Nothing else changes:
-seeds, weights and batches are those of a run that samples by itself, and so is every number.
-
-What is sampled ahead is a guess at what the next step will ask for. It is used only if the step asks for the
-same problems with the same seeds from the weights of the same version; otherwise, and in a run's first step,
-the other process samples when it is asked. It keeps no state: one that dies is started again and asked again.
-"""
+# With `sampler.lag` the next step's rollouts come from weights that exist before this step's updates. Another
+# process, on a GPU of its own if there are two, can therefore sample them meanwhile. Nothing else changes:
+# seeds, weights and batches are those of a run that samples by itself, and so is every number.
+#
+# What is sampled ahead is a guess at what the next step will ask for. It is used only if the step asks for
+# the same problems with the same seeds from the weights of the same version; otherwise, and in a run's first
+# step, the other process samples when it is asked. It keeps no state: one that dies is started again and
+# asked again.
 
 from __future__ import annotations
 

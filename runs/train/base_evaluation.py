@@ -1,9 +1,8 @@
-"""The evaluation before training, made once for all arms that start from the same policy.
+"""The evaluation before training, made once for all arms that start from the same policy."""
 
-Arms of one seed and task start from the same weights and answer the same problems with the same random
-numbers, so that their evaluations before training have the same rows. The first run that makes one saves it
-in the experiment's folder, under a hash of everything that its numbers can depend on. The others load it.
-"""
+# Arms of one seed and task start from the same weights and answer the same problems with the same random
+# numbers, so that their evaluations before training have the same rows. The first run that makes one saves it
+# in the experiment's folder, under a hash of everything that its numbers can depend on. The others load it.
 
 from __future__ import annotations
 

@@ -1,24 +1,23 @@
-"""Corrections for the gap between the sampler's probabilities and the trainer's, for any algorithm.
+"""Corrections for the gap between the sampler's probabilities and the trainer's, for any algorithm."""
 
-Completions are drawn from the sampler's μ, but an objective is derived for draws from π_old, the trainer's
-policy with the same weights. The ratio w = π_old/μ corrects for it (importance sampling): it multiplies the
-terms of the loss and carries no gradient.
-
-- Truncated, TIS: w clamped to [floor, cap], less variance for some bias (Yao et al., "On the Rollout-Training
-  Mismatch in Modern RL Systems", 2025; there per token, no floor, cap 2).
-- Masked, MIS: w where floor ≤ w ≤ cap, else 0 (after Liu et al., "When Speed Kills Stability", 2025). Per
-  token with floor 0.5 and cap 5 it is IcePop (arXiv:2510.18855); per token without a floor and with cap 5
-  the behavior weight π_prox/π_behav of decoupled PPO (arXiv:2505.24298) as AReaL's code has it.
-- Rejection: 1 where floor ≤ w ≤ cap, else 0.
-
-What is cut still counts in the averaging weights, as in an importance-sampling estimate. Normalized, the
-weights of an update keep the sum that they have without a correction: a self-normalized estimate, which with
-rejection divides by what is left.
-
-The ratio is that of each token, of a whole sequence (the product over the tokens that the policy wrote), or
-the geometric mean over a sequence, which does not grow with its length. Equal probabilities give weights of
-exactly 1 at every level, so that no bit of the gradient changes; so does a sequence without such a token.
-"""
+# Completions are drawn from the sampler's μ, but an objective is derived for draws from π_old, the trainer's
+# policy with the same weights. The ratio w = π_old/μ corrects for it (importance sampling): it multiplies the
+# terms of the loss and carries no gradient.
+#
+# - Truncated, TIS: w clamped to [floor, cap], less variance for some bias (Yao et al., "On the
+#   Rollout-Training Mismatch in Modern RL Systems", 2025; there per token, no floor, cap 2).
+# - Masked, MIS: w where floor ≤ w ≤ cap, else 0 (after Liu et al., "When Speed Kills Stability", 2025). Per
+#   token with floor 0.5 and cap 5 it is IcePop (arXiv:2510.18855); per token without a floor and with cap 5
+#   the behavior weight π_prox/π_behav of decoupled PPO (arXiv:2505.24298) as AReaL's code has it.
+# - Rejection: 1 where floor ≤ w ≤ cap, else 0.
+#
+# What is cut still counts in the averaging weights, as in an importance-sampling estimate. Normalized, the
+# weights of an update keep the sum that they have without a correction: a self-normalized estimate, which
+# with rejection divides by what is left.
+#
+# The ratio is that of each token, of a whole sequence (the product over the tokens that the policy wrote), or
+# the geometric mean over a sequence, which does not grow with its length. Equal probabilities give weights of
+# exactly 1 at every level, so that no bit of the gradient changes; so does a sequence without such a token.
 
 from __future__ import annotations
 

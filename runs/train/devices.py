@@ -1,10 +1,9 @@
-"""A run on several devices: its processes, and the one that the launcher talks to, which starts them.
+"""The processes of a run on several devices, started by the one that the launcher talks to."""
 
-The launcher's process is rank 0. It executes the run as usual and tells the others what all do together: a
-step, an evaluation, gathering the weights for a checkpoint (`ORDERS`). The others have no run folder and
-decide nothing. If one of them dies, the run ends as after the death of its own process: it goes on from its
-last checkpoint.
-"""
+# The launcher's process is rank 0. It executes the run as usual and orders what all do together: a step, an
+# evaluation, gathering the weights for a checkpoint (`ORDERS`). The others have no run folder and decide
+# nothing. If one of them dies, the run ends as after the death of its own process: it resumes from its last
+# checkpoint.
 
 from __future__ import annotations
 

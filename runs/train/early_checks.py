@@ -1,13 +1,12 @@
-"""Early checks: runs that cannot learn are stopped after their first steps.
+"""Early checks, which stop runs that cannot learn after their first steps."""
 
-As long as no rollout gives a gradient, the policy does not change, and every step samples from the same
-policy. After n completions without an exception, the share of exceptions is below 3/n at 95 % (the rule of
-three). The thresholds below ask for as many completions as that takes.
-
-Only the policy's gradient shows whether an algorithm has something to learn from: an algorithm that learns
-from groups of failures, or has an entropy bonus, has a gradient without any reward. Steps that warm up a
-critic do not count. Recorded rollouts, and rewards that are constant by design, are not checked.
-"""
+# As long as no rollout gives a gradient, the policy does not change, and every step samples from the same
+# policy. After n completions without an exception, the share of exceptions is below 3/n at 95 % (the rule of
+# three). The thresholds below ask for as many completions as that takes.
+#
+# Only the policy's gradient shows whether an algorithm has something to learn from: an algorithm that learns
+# from groups of failures, or has an entropy bonus, has a gradient without any reward. Steps that warm up a
+# critic do not count. Recorded rollouts, and rewards that are constant by design, are not checked.
 
 from __future__ import annotations
 

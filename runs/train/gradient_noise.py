@@ -1,19 +1,19 @@
-"""How noisy the gradient of a step is: unbiased estimates of its variance and of its squared mean.
+"""How noisy the gradient of a step is: unbiased estimates of its variance and of its squared mean."""
 
-The step's groups are dealt to M parts like those of minibatches, and g_i is the gradient of the algorithm's
-loss over part i, all at the weights before the step's first update. If the parts are independent and equally
-large, then with ḡ = Σ g_i / M
-
-    variance = Σ |g_i − ḡ|² / (M (M − 1))             of tr Cov(ḡ)
-    signal   = (|Σ g_i|² − Σ |g_i|²) / (M (M − 1))    of |E ḡ|²
-
-are unbiased, and |ḡ|² = signal + variance. Both are of the whole step's gradient, so that neither depends on
-M; the gradient of 1/n of the step has n times the variance. See McCandlish et al. 2018, arXiv:1812.06162,
-appendix A, where rollouts · variance / signal is the simple noise scale, a batch size.
-
-They are approximate where parts differ in size (groups that M does not divide, rows that the algorithm leaves
-out) and where the signal of a group depends on others (advantages divided by a deviation over the batch).
-"""
+# The step's groups are dealt to M parts like those of minibatches, and g_i is the gradient of the algorithm's
+# loss over part i, all at the weights before the step's first update. If the parts are independent and
+# equally large, then with ḡ = Σ g_i / M
+#
+#     variance = Σ |g_i − ḡ|² / (M (M − 1))             of tr Cov(ḡ)
+#     signal   = (|Σ g_i|² − Σ |g_i|²) / (M (M − 1))    of |E ḡ|²
+#
+# are unbiased, and |ḡ|² = signal + variance. Both are of the whole step's gradient, so that neither depends
+# on M; the gradient of 1/n of the step has n times the variance. See McCandlish et al. 2018,
+# arXiv:1812.06162, appendix A, where rollouts · variance / signal is the simple noise scale, a batch size.
+#
+# They are approximate where parts differ in size (groups that M does not divide, rows that the algorithm
+# leaves out) and where the signal of a group depends on others (advantages divided by a deviation over the
+# batch).
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""Dynamic loss scaling, without which gradients in float16 vanish.
+"""Dynamic loss scaling, without which gradients in float16 vanish."""
 
-The smallest number that float16 tells from 0 is 6e-8, and gradients inside a model are often smaller. The
-loss is therefore multiplied by a scale before it is differentiated, and the gradients of the weights are
-divided by it before anything reads them: norms, clipping, gradient noise, the optimizer. The scale is a power
-of 2, so that both are exact. An update whose gradient overflows is skipped and halves the scale, and the
-scale doubles after `GROWTH_INTERVAL` updates without one (Micikevicius et al. 2018, arXiv:1710.03740; the
-numbers are those of torch.amp.GradScaler).
-
-It departs from GradScaler in one point. At a scale of 1 an overflow is no fault of the scale any more: the
-scale stays, and the update counts as one without a finite gradient, of which a few in a row end the run.
-"""
+# The smallest number that float16 tells from 0 is 6e-8, and gradients inside a model are often smaller. The
+# loss is therefore multiplied by a scale before it is differentiated, and the gradients of the weights are
+# divided by it before anything reads them: norms, clipping, gradient noise, the optimizer. The scale is a
+# power of 2, so that both are exact. An update whose gradient overflows is skipped and halves the scale, and
+# the scale doubles after `GROWTH_INTERVAL` updates without one (Micikevicius et al. 2018, arXiv:1710.03740;
+# the numbers are those of torch.amp.GradScaler).
+#
+# It departs from GradScaler in one point. At a scale of 1 an overflow is no fault of the scale any more: the
+# scale stays, and the update counts as one without a finite gradient, of which a few in a row end the run.
 
 from __future__ import annotations
 

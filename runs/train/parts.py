@@ -1,7 +1,4 @@
-"""The sampler of a configuration.
-
-Builds the parts of a run, in a fixed order, for the trainer.
-"""
+"""Build the parts of a run for the trainer, in a fixed order."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""What a run does at safe points (`runs/tools/process.py`): it checks whether to stop, and reports that it is
-alive.
+"""Safe points of a run (`runs/tools/process.py`), at which it checks whether to stop and reports that it is
+alive."""
 
-A run that is asked to stop raises `Preempted` at its next safe point. Before the first update of a step this
-loses only the current step, since the state before it can still be saved. After the first update the run
-finishes the step if that takes no longer than `FINISH`; else it falls back to its last checkpoint.
-"""
+# A run that is asked to stop raises `Preempted` at its next safe point. Before the first update of a step
+# this loses only the current step, since the state before it can still be saved. After the first update the
+# run finishes the step if that takes no longer than `FINISH`; else it falls back to its last checkpoint.
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""One GRPO-like step: collect rollouts, compute log π_old and the signal, update, synchronize the sampler.
-
-The trainer knows no algorithm and no task."""
+"""One step of any algorithm: collect rollouts, compute log π_old and the signal, update, synchronize the
+sampler."""
 
 from __future__ import annotations
 

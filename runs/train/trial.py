@@ -1,13 +1,13 @@
-"""A trial of a run: a few tiny steps on real data, so that code that cannot work fails in seconds.
+"""A trial of a run: a few tiny steps on real data, so that code that cannot work fails in seconds."""
 
-A trial builds what the run will build and calls all of it: the curriculum draws among the real problems, the
-sampler answers two of them in a few tokens, the task and the rewards grade, the algorithm computes signal and
-loss, the optimizer updates, the task is evaluated, callbacks hear of it. It writes nothing that a run reads.
-
-Code often fails not at once but where rewards are all equal (a deviation of 0) or at a later step. So a trial
-makes several steps, numbered 1, 2, 3, the first that updates the policy and the last, with the rewards as
-they are, with rewards that differ and with equal ones, and requires that all values are finite.
-"""
+# A trial builds what the run will build and calls all of it: the curriculum draws among the real problems,
+# the sampler answers two of them in a few tokens, the task and the rewards grade, the algorithm computes
+# signal and loss, the optimizer updates, the task is evaluated, callbacks hear of it. It writes nothing that
+# a run reads.
+#
+# Code often fails not at once but where rewards are all equal (a deviation of 0) or at a later step. So a
+# trial makes several steps, numbered 1, 2, 3, the first that updates the policy and the last, with the
+# rewards as they are, with rewards that differ and with equal ones, and requires that all values are finite.
 
 from __future__ import annotations
 

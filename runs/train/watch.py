@@ -1,8 +1,7 @@
-"""A run watches itself: the detectors of `analysis/detectors` on the rows that it has logged so far.
+"""A run watches itself: the detectors of `analysis/detectors` on the rows that it has logged so far."""
 
-Their events go to events.jsonl, which is a function of the logs: a resumed run has the same file as one that
-was never interrupted. With `stop_on` an event ends the run, and is its result.
-"""
+# Their events go to events.jsonl, which is a function of the logs: a resumed run has the same file as one
+# that was never interrupted. With `stop_on` an event ends the run, and is its result.
 
 from __future__ import annotations
 

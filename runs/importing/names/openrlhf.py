@@ -1,4 +1,4 @@
-"""OpenRLHF's metrics, as its console prints them. Its trackers put ``train/`` or ``eval/`` before them."""
+"""OpenRLHF's metrics, as its console prints them and, after ``train/`` or ``eval/``, its trackers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What `timing_s/step` of verl includes, which differs between its versions and is inferred from the log.
-
-Up to 0.5 the step's time includes validation and checkpoints. From 0.6 on it includes neither, and from 0.7.1
-on it includes checkpoints again. No log says which version wrote it.
-"""
+"""The meaning of verl's `timing_s/step`, which differs between its versions and is inferred from the log."""
 
 from __future__ import annotations
 
@@ -45,7 +41,10 @@ def without(row: Mapping[str, float], names: Sequence[str]) -> float:
 def settle(rows: Sequence[Mapping[str, float]]) -> Settled:
     """Seconds of the step without validation and checkpoints, as far as it includes them. The version is the
     one for which the remainder beyond its parts is most like that of steps without either. No time is
-    negative."""
+    negative.
+
+    Up to version 0.5 the step's time includes validation and checkpoints. From 0.6 on it includes neither,
+    and from 0.7.1 on it includes checkpoints again. No log says which version wrote it."""
     rows = [row for row in rows if math.isfinite(row.get(STEP, math.nan))]
     beside = [row for row in rows if TESTING in row or SAVING in row]
     alone = [without(row, PARTS) for row in rows if not (TESTING in row or SAVING in row)]

@@ -1,19 +1,4 @@
-"""Tables: CSV with a header, JSON lines, and JSON lists of objects. A row is a step.
-
-A table has a cell for every column, and its writer (for example pandas) puts NaN into cells without a value:
-an evaluation has no reward, an update no accuracy. This module decides which NaN is such a gap and which was
-logged as NaN. A NaN is a gap if
-
-1. its row has values, and no column of them ever has a value in a row with a value of the NaN's column: the
-   row is of another kind; or
-2. its row has values, and these are all of evaluations or of columns that are missing in at least half of the
-   rows with a value of the NaN's column; or no two values of the column follow each other, as in a column
-   that is logged every ten rows. Neither applies to a stretch of two or more steps to the end that is longer
-   than any stretch before a value.
-
-Every other NaN is a value: one beside the loss, the learning rate or anything else that is logged with the
-column, and one in a row without any value. Counters such as an epoch say nothing about a row's kind.
-"""
+"""Tables of metrics with a row per step: CSV with a header, JSON lines, and JSON lists of objects."""
 
 from __future__ import annotations
 
@@ -60,7 +45,21 @@ class TableRow:
 
 def closed(rows: Sequence[TableRow], mapped: Mapping[str, str]) -> tuple[list[TableRow], dict[str, int]]:
     """The rows without their gaps, and the number of gaps per column. Rows are in the order of their
-    steps."""
+    steps.
+
+    A table has a cell for every column, and its writer (for example pandas) puts NaN into cells without a
+    value: an evaluation has no reward, an update no accuracy. A NaN is such a gap if
+
+    1. its row has values, and no column of them ever has a value in a row with a value of the NaN's column:
+       the row is of another kind; or
+    2. its row has values, and these are all of evaluations or of columns that are missing in at least half of
+       the rows with a value of the NaN's column; or no two values of the column follow each other, as in a
+       column that is logged every ten rows. Neither applies to a stretch of two or more steps to the end that
+       is longer than any stretch before a value.
+
+    Every other NaN is a value: one next to the loss, the learning rate or anything else that is logged with
+    the column, and one in a row without any value. Counters such as an epoch say nothing about a row's kind.
+    """
     if not any(math.isnan(value) for row in rows for value in row.values.values()):
         return list(rows), {}
     names = list(dict.fromkeys(name for row in rows for name in row.values))

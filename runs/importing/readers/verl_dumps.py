@@ -1,9 +1,4 @@
-"""verl's dumps of completions: `STEP.jsonl` in a folder per kind, beside the log of the run.
-
-`trainer.validation_data_dir` and `trainer.rollout_data_dir` set these folders, and both have the same rows
-(`_dump_generations` of verl/trainer/ppo/ray_trainer.py): input, output, gts, score, step, and what the reward
-function adds, such as acc. A folder with "val" in its name holds evaluations, any other holds rollouts.
-"""
+"""verl's dumps of completions: `STEP.jsonl` in a folder per kind, next to the log of the run."""
 
 from __future__ import annotations
 
@@ -33,7 +28,12 @@ def is_dump(file: Path) -> bool:
 
 
 def take(folder: Path, log: Log) -> None:
-    """Add the completions in the subfolders of a run's folder."""
+    """Add the completions in the subfolders of a run's folder.
+
+    `trainer.validation_data_dir` and `trainer.rollout_data_dir` set these folders, and both have the same
+    rows (`_dump_generations` of verl/trainer/ppo/ray_trainer.py): input, output, gts, score, step, and what
+    the reward function adds, such as acc. A folder with "val" in its name holds evaluations, any other holds
+    rollouts."""
     for subfolder in sorted(path for path in folder.iterdir() if path.is_dir()):
         dumps = [path for path in subfolder.glob("*.jsonl") if is_dump(path)]
         for file in sorted(dumps, key=lambda path: int(path.stem)):

@@ -1,9 +1,4 @@
-"""Weights & Biases: the file of a run, `run-ID.wandb`, in folders `offline-run-…` and `run-…`.
-
-A file is a log of records in blocks of 32 KiB, in LevelDB's log format: a header of seven bytes, then pieces
-of checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last). A record is a message of
-the wandb package's own protocol, so the package is needed to read it.
-"""
+"""Weights & Biases: the file of a run, `run-ID.wandb`, in folders `offline-run-…` and `run-…`."""
 
 from __future__ import annotations
 
@@ -116,7 +111,11 @@ def message() -> Any:
 
 
 def records(file: Path, log: Log) -> Iterator[tuple[int, bytes]]:
-    """(position, bytes) of every whole record. Damage is noted, and the rest of its block is lost."""
+    """(position, bytes) of every whole record. Damage is noted, and the rest of its block is lost.
+
+    A file is a log of records in blocks of 32 KiB, in LevelDB's log format: a header of seven bytes, then
+    pieces of checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last). A record is a
+    message of the wandb package's own protocol, so the package is needed to read it."""
     content = bounded.read_bytes(file)
     if content[:4] != MAGIC:
         raise DataError(f"{file}: not a file of W&B")

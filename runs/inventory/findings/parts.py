@@ -1,9 +1,8 @@
-"""Parts of a finding: the runs that have a result, kept in the repository before the others have run.
+"""Parts of a finding: the runs that have a result, kept in the repository before the others have run."""
 
-A finding may take longer than a machine lives. `grpobench keep DIR --part` keeps what is finished;
-`grpobench finding run` then runs the rest on any machine, under the same registration, and `grpobench keep`
-joins both into the kept table.
-"""
+# A finding may take longer than a machine lives. `grpobench keep DIR --part` keeps what is finished;
+# `grpobench finding run` then runs the rest on any machine, under the same registration, and `grpobench keep`
+# joins both into the kept table.
 
 from __future__ import annotations
 

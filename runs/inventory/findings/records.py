@@ -1,8 +1,4 @@
-"""What is known of a finding: its kept table, and the runs of a rerun beside it.
-
-A kept table is a conclusion that others read. It stands until a complete rerun is kept: a rerun that was
-interrupted, or one that nobody has kept yet, is reported beside it and never in its place.
-"""
+"""The records of a finding: its kept table, and the runs of a rerun."""
 
 from __future__ import annotations
 
@@ -26,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Records:
-    """A finding at a scale: what is kept of it, and what its runs in a folder say."""
+    """A finding at a scale: what is kept of it, and what its runs in a folder say.
+
+    A kept table is a conclusion that others read. It stays until a complete rerun is kept: a rerun that was
+    interrupted, or one that nobody has kept yet, is reported next to it and never in its place."""
 
     kept_record: Record | None
     runs: Record | None

@@ -1,10 +1,10 @@
-"""The sampler that decodes with vLLM, in this process or behind `grpobench serve`, with weights of its own.
+"""The sampler that decodes with vLLM, in this process or behind `grpobench serve`, with weights of its
+own."""
 
-After every update the engine takes over the trainer's weights, or the adapter alone where the weights do not
-change. That it did is measured and never believed: the engine answers a probe prompt, and its
-log-probabilities must be those that the trainer gives the same tokens. Engines have reported success and gone
-on with a stale output head or with keys and values of the old weights.
-"""
+# After every update the engine takes over the trainer's weights, or the adapter alone where the weights do
+# not change. A measurement proves it: the engine answers a probe prompt, and its log-probabilities must be
+# those that the trainer gives the same tokens. Engines have reported success and gone on with a stale output
+# head or with keys and values of the old weights.
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""An engine behind HTTP: `grpobench serve` on one side, `Remote` on the other.
+"""An engine behind HTTP: `grpobench serve` on one side, `Remote` on the other."""
 
-The server works for one run at a time, because a second run would load its own weights. The first connection
-whose /sample or /weights request is complete and valid gets the lease and stays open. The lease ends with
-that connection, and with any answer but 200. Every other connection is closed after one answer. It has
-`PATIENCE` seconds for its headers, and a second more for each `SLOWEST` bytes of its body.
-
-Token ids and log-probabilities travel as JSON, weights as safetensors. The `gate` checks the headers of every
-request: the token where other machines can reach the server, the server's own name, no browser, and the size.
-"""
+# The server works for one run at a time, because a second run would load its own weights. The first
+# connection whose /sample or /weights request is complete and valid gets the lease and stays open. The lease
+# ends with that connection, and with any answer but 200. Every other connection is closed after one answer.
+# It has `PATIENCE` seconds for its headers, and a second more for each `SLOWEST` bytes of its body.
+#
+# Token ids and log-probabilities travel as JSON, weights as safetensors. The `gate` checks the headers of
+# every request: the token where other machines can reach the server, the server's own name, no browser, and
+# the size.
 
 from __future__ import annotations
 

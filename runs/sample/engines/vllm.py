@@ -1,13 +1,11 @@
-"""vLLM's engine as this suite uses it: token ids in, token ids and log-probabilities out, new weights at any
-time.
+"""vLLM's engine: token ids in, token ids and log-probabilities out, new weights at any time."""
 
-It runs in this process, whatever its device: a run has the engine and the trainer side by side, a server
-(`grpobench serve`) has the engine alone.
-
-Beside a trainer on a GPU it sleeps while the trainer computes. It wakes up in two parts, as its weights are
-handed over: first its weights, so that the new ones have a place; then its key-value cache, when nothing else
-is held any more for the hand-over.
-"""
+# It runs in this process, whatever its device: a run has the engine and the trainer side by side, a server
+# (`grpobench serve`) has the engine alone.
+#
+# On the trainer's GPU it sleeps while the trainer computes. It wakes up in two parts, as its weights are
+# handed over: first its weights, to make room for the new ones; then its key-value cache, when nothing else
+# is held any more for the hand-over.
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Training through TRL's own trainers."""

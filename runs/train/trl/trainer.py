@@ -1,9 +1,8 @@
-"""A run through TRL's own trainer, on our tasks and in our run folder.
+"""A run through TRL's own trainer, on our tasks and in our run folder."""
 
-TRL samples with transformers, computes its loss and its gradient and makes the updates. Around it everything
-is the suite's: model, warm start, problem schedule, rewards, optimizer, evaluations, logs and checkpoints.
-docs/backends.md says what therefore compares, and what differs all the same.
-"""
+# TRL samples with transformers, computes its loss and its gradient and makes the updates. Around it
+# everything is the suite's: model, warm start, problem schedule, rewards, optimizer, evaluations, logs and
+# checkpoints. docs/backends.md says what therefore compares, and what differs all the same.
 
 from __future__ import annotations
 
