@@ -4,6 +4,7 @@ A class name has one meaning in the package."""
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,17 @@ KEYS_OF_FILES = {
 """Fields that are keys of files which users have or the project keeps, each with the file."""
 
 
+MORE_SENTENCES = {
+    "algorithms/parts.py": "text of docs/reference/python.md",
+    "runs/handover/train_with_trl.py": "the header of a script that users get",
+    "runs/models/nano.py": "text of its --help",
+    "runs/models/written.py": "text of its --help",
+    "runs/reward/model.py": "text of its --help",
+}
+"""Modules whose docstring is shown to users and has more than one sentence."""
+SENTENCE_END = re.compile(r"(?<![ (]e\.g\.)(?<![ (]i\.e\.)(?<!\bal\.)(?<!\bDr\.)(?<=[.!?])\s+(?=[A-Z`])")
+
+
 def trees() -> Iterator[tuple[str, ast.Module]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -55,6 +67,27 @@ def test_no_name_is_empty_but_those_of_keys_in_files() -> None:
     unexpected = {f"{key} in line {line}" for key, line in empty.items() if key not in KEYS_OF_FILES}
     assert not unexpected, "a reader cannot tell what these hold"
     assert set(KEYS_OF_FILES) == set(empty), "an exception that no file needs"
+
+
+def test_a_module_docstring_is_one_sentence() -> None:
+    docstrings = {
+        path: ast.get_docstring(tree) or "" for path, tree in trees() if not path.startswith("tests/")
+    }
+    assert not [path for path, docstring in docstrings.items() if not docstring], "without a docstring"
+    longer = {path for path, docstring in docstrings.items() if SENTENCE_END.search(docstring)}
+    assert not longer - MORE_SENTENCES.keys(), "move the other sentences to what they are about"
+    assert not MORE_SENTENCES.keys() - longer, "an exception that no file needs"
+
+
+def test_sentences_end_at_full_stops_but_not_at_abbreviations() -> None:
+    assert SENTENCE_END.search("The tasks. To add one, add a file.")
+    assert SENTENCE_END.search("The tasks.\n\n`Task` is one.")
+    for sentence in (
+        "Dr. GRPO: GRPO without two divisions.",
+        "LoRA (Hu et al. 2021).",
+        "Names, e.g. GRPO or i.e. PPO.",
+    ):
+        assert not SENTENCE_END.search(sentence)
 
 
 def test_a_class_name_has_one_meaning() -> None:
