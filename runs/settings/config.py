@@ -56,11 +56,11 @@ class ModelConfig(Settings):
     there, and `sdpa` otherwise."""
     deterministic: bool = False
     """Whether a GPU may only use operators that add in one order; one that has none ends the run by its name.
-    Without it such operators warn, and last digits may differ between two equal runs. What it costs is not
-    measured. Nothing changes on a CPU, where all have such an order."""
+    Without it such operators warn, and last digits may differ between two equal runs. The cost of this
+    setting is not measured. Nothing changes on a CPU, where all operators have such an order."""
     long_prompts: LongPrompts = "refuse"
-    """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
-    run before its first step, `drop` leaves them out, counted in provenance.json."""
+    """Reaction to prompts that leave no room for a completion in the model's context: `refuse` ends the run
+    before its first step, `drop` leaves them out and counts them in provenance.json."""
     chat_template: bool = True
     """Whether prompts go through the tokenizer's chat template, where it has one. Without it a model reads
     the task's text alone, as a base model does."""
@@ -70,7 +70,7 @@ class ModelConfig(Settings):
     warm_start: NonNegativeInt = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
     warm_start_answers: str = "reference"
-    """What the supervised updates read: `reference`, one demonstration of each problem; `distribution`,
+    """Data of the supervised updates: `reference`, one demonstration of each problem; `distribution`,
     episodes drawn for each update from what the task lets a base policy write, right or wrong
     (`Task.draw_episode`); or a JSONL file of ``{"prompt": …, "completion": …, "weight": …}`` with any number
     of answers to a problem, drawn by weight (1 where it is left out)."""
@@ -85,8 +85,8 @@ class ModelConfig(Settings):
     `grpobench export` writes) or a hub id, with the policy's tokenizer. It is frozen, and stored and computed
     like the policy."""
     teacher_warm_start: NonNegativeInt = 0
-    """Supervised updates of the teacher on the task's demonstrations before the run (cached), as
-    `warm_start` makes of the policy."""
+    """Supervised updates of the teacher on the task's demonstrations before the run (cached), as `warm_start`
+    for the policy."""
 
     def clashes(self) -> Iterator[str]:
         is_answer_source = self.warm_start_answers in ANSWERS or self.warm_start_answers.endswith(".jsonl")
@@ -123,7 +123,7 @@ SAMPLERS = ("hf", "vllm", "vllm-server", "replay", "preferences")
 
 @dataclass(frozen=True)
 class SamplerConfig(Settings):
-    """Where rollouts come from."""
+    """The source of rollouts."""
 
     kind: str = "hf"
     """`hf` samples the policy in process; `vllm` with an engine in the same process; `vllm-server` with one
@@ -137,7 +137,8 @@ class SamplerConfig(Settings):
     top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Rollouts draw from the fewest most probable tokens with this much probability, of those in `top_k`."""
     min_p: Share = 0.0
-    """Rollouts draw tokens at least this times as probable as the most probable one; not with `top_p`."""
+    """Rollouts draw tokens with at least this fraction of the most probable token's probability; not with
+    `top_p`."""
     stop: tuple[str, ...] = ()
     """Strings after the first of which a rollout ends, in addition to the end tokens (docs/samplers.md)."""
     max_completion_tokens: NonNegativeInt = 0
@@ -145,14 +146,14 @@ class SamplerConfig(Settings):
     max_batch_size: PositiveInt = 256
     """Most sequences decoded at once."""
     old_logp: Literal["auto", "sampler", "trainer"] = "auto"
-    """Where log π_old comes from; `auto` takes the sampler's own when the gap is proven to be nought, which
-    it never does with a `lag`."""
+    """Source of log π_old; `auto` takes the sampler's own if the gap is proven to be 0, and never with a
+    `lag`."""
     path: str = ""
     """The preference file of kind `preferences`."""
     problems: PositiveInt = 256
     """Training problems that the base policy answers, once, with kind `replay`."""
     url: str = ""
-    """Where `grpobench serve` listens, for kind `vllm-server`."""
+    """Address of `grpobench serve`, for kind `vllm-server`."""
     cache_gb: Annotated[float, Interval(gt=0, lt=math.inf)] = 4.0
     """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
     sleep: bool = True
@@ -179,10 +180,10 @@ class SamplerConfig(Settings):
     log π_old, `none` those that its routers choose. Gate weights are always the trainer's
     (docs/samplers.md)."""
     correction: Literal["none", "tis", "mis", "rejection"] = "none"
-    """What the loss terms are multiplied by, with w = π_old/π_sampler: `tis` w, moved to `correction_floor`
-    or `correction_cap` where it lies beyond; `mis` w between them, and 0 outside; `rejection` 1 between them,
-    and 0 outside. IcePop (arXiv:2510.18855) is `mis` per token from 0.5 to 5, and the behavior weight of
-    AReaL's decoupled PPO (arXiv:2505.24298) is `mis` per token with cap 5 (docs/samplers.md)."""
+    """Factor of the loss terms, with w = π_old/π_sampler: `tis` is w, clamped to `correction_floor` and
+    `correction_cap`; `mis` is w between them and 0 outside; `rejection` is 1 between them and 0 outside.
+    IcePop (arXiv:2510.18855) is `mis` per token from 0.5 to 5, and the behavior weight of AReaL's decoupled
+    PPO (arXiv:2505.24298) is `mis` per token with cap 5 (docs/samplers.md)."""
     correction_level: Literal["token", "sequence", "geometric"] = "token"
     """Whether w is a token's ratio, the product over a sequence's tokens, or their geometric mean."""
     correction_cap: Annotated[float, Ge(1)] = 2.0
@@ -234,8 +235,8 @@ COMPONENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class RewardConfig(Settings):
-    """What is rewarded. Every part is logged as ``reward/<component>``, whatever its weight, and so are the
-    task's own scores, whatever is rewarded."""
+    """The reward. The log has every part as ``reward/<component>``, whatever its weight, and the task's own
+    scores."""
 
     kind: Literal["task", "sum", "model", "proxy", "format", "flipped", "random", "majority", "constant"] = (
         "task"
@@ -263,7 +264,7 @@ class RewardConfig(Settings):
     model_dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the reward model."""
     function_input: Literal["text", "messages"] = "text"
-    """What reward functions get of prompts and completions: texts, or lists of messages."""
+    """Form in which reward functions get prompts and completions: texts, or lists of messages."""
     proxy: Mapping[Feature, Finite] = field(default_factory=lambda: {"digits": 1.0})
     """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
     proxy_half: Annotated[float, Interval(gt=0, lt=math.inf)] = 16.0
@@ -343,8 +344,8 @@ class TrainConfig(Settings):
     epochs: PositiveInt = 1
     """Passes over a rollout batch."""
     micro_batch_tokens: NonNegativeInt = 0
-    """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
-    16,384 on a GPU. Changes memory and speed, never the gradient; halved where memory does not hold it."""
+    """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU and 16,384 on a GPU. Changes
+    memory and speed, never the gradient; halved if memory runs out."""
     activation_checkpointing: bool = False
     """Whether updates keep only the input of each layer and run the layer again in the backward pass: much
     less memory for about a third more computing, and the same gradient."""
@@ -352,15 +353,15 @@ class TrainConfig(Settings):
     """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
     number sets the policy's."""
     warmup_steps: NonNegativeInt = 0
-    """Steps over which the learning rate rises linearly from nought, whatever its schedule is."""
+    """Steps over which the learning rate rises linearly from 0, whatever its schedule is."""
     schedule: str = "constant"
-    """How the learning rate goes on after the warm-up: `constant`, `linear` or `cosine` down to `floor`, one
-    of torch's or transformers' (`torch:StepLR`, `transformers:cosine_with_restarts`), or `module:Name`."""
+    """Course of the learning rate after the warm-up: `constant`, `linear` or `cosine` down to `floor`, one of
+    torch's or transformers' (`torch:StepLR`, `transformers:cosine_with_restarts`), or `module:Name`."""
     schedule_settings: Mapping[str, Any] = field(default_factory=dict)
-    """What a schedule of torch's, of transformers' or of your own is called with; rates in it are fractions
-    of `learning_rate`."""
+    """Arguments of a schedule of torch's, of transformers' or of your own; rates in them are fractions of
+    `learning_rate`."""
     floor: Share = 0.0
-    """Where `linear` and `cosine` end, as a fraction of the learning rate."""
+    """End of `linear` and `cosine`, as a fraction of the learning rate."""
     optimizer: str = "adamw"
     """`adamw`, one of torch's (`torch:SGD`), of torchao's or bitsandbytes' (`torchao:AdamW8bit`), or
     `module:Name`; one for each trained role."""
@@ -380,11 +381,12 @@ class TrainConfig(Settings):
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     """Gradient norm above which a role's gradient is scaled down; inf never does."""
     gradient_noise: NonNegativeInt = 0
-    """Every how many steps, from the first, variance and signal of the policy's gradient are measured, by one
-    more forward and backward pass (`grad/variance`, `grad/signal`, `grad/noise_to_signal`); 0 never."""
+    """Steps between measurements of variance and signal of the policy's gradient, from the first step on, by
+    one more forward and backward pass (`grad/variance`, `grad/signal`, `grad/noise_to_signal`); 0 measures
+    never."""
     gradient_noise_parts: Annotated[int, Ge(2)] = 8
-    """Parts of a step whose gradients are compared for that: whole groups, dealt evenly; at most as many as
-    there are groups."""
+    """Parts of a step whose gradients `gradient_noise` compares: whole groups, dealt evenly; at most as many
+    as there are groups."""
     curriculum: str = ""
     """Chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
     experts: str = "reference"
@@ -396,8 +398,8 @@ class TrainConfig(Settings):
     """Devices of one run, GPUs or processes on a CPU: each holds a part of the weights, and does its share of
     sampling, grading and differentiating (docs/devices.md)."""
     backend: Literal["grpobench", "trl"] = "grpobench"
-    """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
-    (docs/backends.md says which settings it has and what differs)."""
+    """The loop that samples, computes the loss and updates: the suite's own, or TRL's trainer of the
+    algorithm (docs/backends.md lists its settings and differences)."""
 
     def clashes(self) -> Iterator[str]:
         rows = self.prompts_per_step * self.group_size
@@ -509,12 +511,12 @@ class ChecksConfig:
     """Checks of the first steps, which stop a run that cannot learn before it takes hours."""
 
     start: Reaction = "stop"
-    """What becomes of a run of which nothing that it sampled from its first step on gave a gradient, because
-    all of it was cut by the limit of tokens or turns, was not graded, or earned the same reward and was never
-    right: `stop` ends it with exit 2 and the likely cause, `warn` says so in log.txt and provenance.json."""
+    """Reaction to a run whose rollouts have given no gradient since its first step, because every one was cut
+    by the limit of tokens or turns, was not graded, or was wrong with the same reward: `stop` ends the run
+    with exit 2 and the likely cause, `warn` notes the cause in log.txt and provenance.json."""
     grader: Reaction = "stop"
-    """What becomes of a run whose task's verifier, asked about three problems before the first step, rejects
-    the reference answers of all or accepts a wrong answer to each."""
+    """Reaction to a verifier that, on three problems before the first step, rejects all reference answers or
+    accepts a wrong answer to each problem."""
 
 
 SECTIONS: Mapping[str, type] = {
