@@ -1,4 +1,4 @@
-"""Figures of findings: what each arm measured, and all findings beside each other."""
+"""Figures of findings: the measurements of each arm, and all findings in one figure."""
 
 from __future__ import annotations
 

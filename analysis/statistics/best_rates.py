@@ -1,17 +1,4 @@
-"""Which arm is better if each has its best learning rate: tests that choose no rate.
-
-"The best rate of A is no better than the best rate of B" means: there is a rate β of B whose expected score
-no rate of A exceeds. For a fixed β the contrasts A(α) − B(β) of all rates α are tested together by max-T over
-joint sign flips of the seeds. The claim "A is better" needs a rejection for every β, since nobody knows which
-one is best (intersection-union test: Berger, 1982). Every rate uses all seeds, nothing is chosen by results,
-and the level is exact if the errors of a seed are jointly symmetric. Several pairs of arms are corrected by
-closed testing over the same families as `maxima`; a family's null hypothesis says which rate of each arm is
-its best, and all combinations must be rejected.
-
-This test is a construction of this project. It stands in place of a sign-flip test of cross-fitted
-differences, whose seeds share the choice of the rate: that test rejects 5 to 25 % of true null hypotheses at
-5 % (docs/comparisons.md). Estimates of the difference are cross-fitted (`rates.cross_fit`).
-"""
+"""Which arm is better if each has its best learning rate: tests that choose no rate."""
 
 from __future__ import annotations
 
@@ -69,7 +56,19 @@ class BestRatePair:
 def compare_best_rates(
     curves: Mapping[str, RateCurve], pairs: Sequence[Pair], margin: float
 ) -> list[BestRatePair]:
-    """The pairs, corrected together. `margin` is a share."""
+    """The pairs, corrected together. `margin` is a share.
+
+    "The best rate of A is no better than the best rate of B" means: there is a rate β of B whose expected
+    score no rate of A exceeds. For a fixed β the contrasts A(α) − B(β) of all rates α are tested together by
+    max-T over joint sign flips of the seeds. The claim "A is better" needs a rejection for every β, since
+    nobody knows which one is best (intersection-union test: Berger, 1982). Every rate uses all seeds, nothing
+    is chosen by results, and the level is exact if the errors of a seed are jointly symmetric. Several pairs
+    of arms are corrected by closed testing over the same families as `maxima`; a family's null hypothesis
+    says which rate of each arm is its best, and all combinations must be rejected.
+
+    This test is a construction of this project. It replaces a sign-flip test of cross-fitted differences,
+    whose seeds share the choice of the rate: that test rejects 5 to 25 % of true null hypotheses at 5 %
+    (docs/comparisons.md). Estimates of the difference are cross-fitted (`rates.cross_fit`)."""
     seeds = sorted({seed for arm in {arm for pair in pairs for arm in pair} for seed in curves[arm].seeds})
     contrasts = {pair: _contrasts(*_shared(curves[pair[0]], curves[pair[1]]), seeds) for pair in pairs}
     p = [_family_p([pair], contrasts) for pair in pairs]

@@ -1,14 +1,4 @@
-"""Scores of an arm over learning rates: its best rate by cross-fitting, and what other rates cost.
-
-If one choice of the rate and the comparison use the same seeds, the arm whose rates were more, or noisier,
-gains by the choice ("winner's curse"). `cross_fit` therefore chooses the rate on one half of the seeds and
-reads the score of the other half, over all halves. The result is one score for each seed, so that tests of
-paired seeds apply. What the choice makes of their level is measured by simulation (docs/comparisons.md).
-
-Source of the design: Patterson et al. (JMLR 2024), never choose on the seeds that are reported; Adkins,
-Bowling and White (arXiv:2412.07165), sensitivity as what a setting loses against the best one. The
-cross-fitted sign-flip test is a construction of this project.
-"""
+"""Scores of an arm over learning rates: its best rate by cross-fitting, and the loss at other rates."""
 
 from __future__ import annotations
 
@@ -111,7 +101,15 @@ def choose(curve: RateCurve) -> Choices:
 
 def cross_fit(curve: RateCurve) -> dict[int, float]:
     """Seed → mean score of the seed at the rates chosen by the halves that it is not in. Differences of two
-    arms' scores are the cross-fitted differences of the arms, because both use the same halves."""
+    arms' scores are the cross-fitted differences of the arms, because both use the same halves.
+
+    If one choice of the rate and the comparison use the same seeds, the arm whose rates were more, or
+    noisier, gains by the choice ("winner's curse"). Here one half of the seeds chooses the rate and the other
+    half gives the score, over all halves. The result is one score for each seed, so that tests of paired
+    seeds apply. Simulation measures the effect of the choice on their level (docs/comparisons.md).
+
+    Source of the design: Patterson et al. (JMLR 2024), never choose on the seeds that are reported. The
+    cross-fitted sign-flip test is a construction of this project."""
     return _judged(curve, choose(curve))
 
 
@@ -119,7 +117,9 @@ def sensitivity(curve: RateCurve, side: int) -> dict[int, float]:
     """Seed → how much the score falls from the best rate to half of it (`side` −1) or twice of it (1), or to
     the nearest rate tried beyond; positive where the other rate is worse. The best rate is chosen as in
     `cross_fit`. Empty where the best rate of all seeds has no such neighbor; halves whose choice has none
-    are left out."""
+    are left out.
+
+    As in Adkins, Bowling and White (arXiv:2412.07165): the loss of a setting against the best one."""
     if len(curve.seeds) < 2 or curve.neighbor(curve.best, side) is None:
         return {}
     neighbors = [curve.neighbor(index, side) for index in range(len(curve.rates))]

@@ -1,4 +1,4 @@
-"""What captions say besides a figure's definitions: seeds, problems, rollouts and intervals."""
+"""Captions of figures: seeds, problems, rollouts and intervals, in addition to the definitions."""
 
 from __future__ import annotations
 

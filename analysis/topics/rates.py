@@ -1,8 +1,4 @@
-"""Arms over learning rates: each arm's curve, and whether a difference between arms is one of their rates.
-
-`study_rates` computes the curve of every arm on every task and compares each pair at the arms' best rates, at
-their own and at equal ones. The tables and the figure print the same numbers.
-"""
+"""Arms over learning rates: each arm's curve, and whether a difference between arms is one of their rates."""
 
 from __future__ import annotations
 

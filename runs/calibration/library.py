@@ -1,4 +1,4 @@
-"""The library's labels and seeds, `library.toml` beside this file, and its runs through the experiment."""
+"""The library's labels and seeds, `library.toml` in this folder, and its runs through the experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`grpobench publish` and `contribute`: raw results for others, and others' beside ours."""
+"""`grpobench publish` and `contribute`: raw results for others, and others' next to ours."""
 
 from __future__ import annotations
 

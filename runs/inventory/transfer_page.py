@@ -1,4 +1,4 @@
-"""The page docs/transfer.md: findings and probes at nano scale beside the same on a language model."""
+"""The page docs/transfer.md: findings and probes at nano scale and on a language model."""
 
 from __future__ import annotations
 

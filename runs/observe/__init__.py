@@ -1,1 +1,1 @@
-"""Callbacks: processes beside a run that receive its metrics."""
+"""Callbacks: processes that receive the metrics of a run."""

@@ -1,4 +1,4 @@
-"""Expert completions that steps learn from beside rollouts: the task's reference answers, or a file's."""
+"""Expert completions that steps learn from as well as rollouts: the task's reference answers, or a file's."""
 
 from __future__ import annotations
 

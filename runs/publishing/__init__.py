@@ -1,1 +1,1 @@
-"""Raw results for others: written as a file set, checked, and put beside ours."""
+"""Raw results for others: written as a file set, checked, and shown next to ours."""

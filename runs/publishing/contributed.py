@@ -1,4 +1,4 @@
-"""What contributions show, for the pages and commands that put it beside ours."""
+"""What contributions show, for the pages and commands that show it next to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run names beside its algorithm and task: others' code, and the tasks of `evaluate.also`."""
+"""Others' code that a run names, and the tasks of `evaluate.also`."""
 
 from __future__ import annotations
 

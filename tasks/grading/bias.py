@@ -1,4 +1,4 @@
-"""The two bias scores of BBQ with the accuracies that must be read beside them, and shared parts of bias
+"""The two bias scores of BBQ with the accuracies that must be read with them, and shared parts of bias
 tasks."""
 
 from __future__ import annotations

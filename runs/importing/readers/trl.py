@@ -1,4 +1,4 @@
-"""TRL: `trainer_state.json`, which every checkpoint has, and the tables of completions beside it."""
+"""TRL: `trainer_state.json`, which every checkpoint has, and the tables of completions next to it."""
 
 from __future__ import annotations
 
