@@ -102,12 +102,9 @@ identity = itemgetter(*EVALUATION_KEYS)
 
 @pause_garbage_collection()
 def load(folder: Path, margin: float | None = None, strict: bool = False) -> Experiment:
-    """Read `results/<experiment>`; with several learning rates an arm, `Experiment.over_rates` has the runs
-    at other rates than the arms' own. A run with a damaged file has the state `DAMAGED` and is not counted;
-    `Experiment.damage` lists the faults. `margin`, in points of accuracy, replaces the recipe's. Raises
-    LogError if there is nothing to read and, if `strict`, for any damage. Every planned run is kept with its
-    state, also one that crashed or never started; a folder with another run's run.toml is listed separately.
-    """
+    """Read `results/<experiment>`; `over_rates` has runs at other rates than the arms'. A run with a damaged
+    file is `DAMAGED` and not counted; `Experiment.damage` lists the faults. `margin`, in points, replaces the
+    recipe's. Raises LogError if there is nothing to read and, if `strict`, for any damage."""
     folder = Path(folder)
     _demand_experiment(folder)
     damage: list[str] = []
