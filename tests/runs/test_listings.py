@@ -38,15 +38,16 @@ print("imported", [name for name in {slow} if name in sys.modules and not unused
         ),
         (
             [
-                *(["list", kind] for kind in KINDS if kind != "figures"),
+                *(["list", kind] for kind in KINDS if kind != "detectors"),
                 *(["show", *words.split()] for words in SHOWN),
             ],
-            (*SLOW_IMPORTS, "matplotlib", "scipy", "zstandard", "grpobench.analysis.findings.rule"),
+            (*SLOW_IMPORTS, "numpy", "matplotlib", "scipy", "zstandard", "grpobench.analysis.findings.rule"),
         ),
+        ([["list", "detectors"]], (*SLOW_IMPORTS, "matplotlib", "scipy")),
         ([["--help"], ["list", "--help"]], (*SLOW_IMPORTS, "numpy", "grpobench.tasks.arithmetic")),
         ([["doctor"]], (*(name for name in SLOW_IMPORTS if name != "torch"), "matplotlib")),
     ],
-    ids=["findings and data", "list", "help", "doctor"],
+    ids=["findings and data", "list and show", "detectors", "help", "doctor"],
 )
 def test_a_listing_imports_nothing_slow_that_it_does_not_need(
     lists: list[list[str]], slow: tuple[str, ...]
