@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grpobench.algorithms.algorithm import Algorithm
-
-    ALGORITHMS: dict[str, type[Algorithm[Any]]]
-else:
-
-    def __getattr__(name):
-        """`ALGORITHMS`, imported at the first use: an import of one file here does not import all."""
-        if name != "ALGORITHMS":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals().setdefault(
-            name, {algorithm_name: _class(algorithm_name) for algorithm_name in NAMES}
-        )
-
 
 NAMES = (
     "grpo",
@@ -82,6 +72,28 @@ NAMES = (
 )
 
 
+class _Algorithms(Mapping[str, "type[Algorithm[Any]]"]):
+    """The classes by name. A lookup imports the file of one algorithm and no other."""
+
+    def __getitem__(self, name: str) -> type[Algorithm[Any]]:
+        if name not in NAMES:
+            raise KeyError(name)
+        return _class(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+ALGORITHMS: Mapping[str, type[Algorithm[Any]]] = _Algorithms()
+
+
+@cache
 def _class(name: str) -> type[Algorithm[Any]]:
     """The algorithm of that name in the module of that name."""
     from grpobench.algorithms.algorithm import Algorithm
