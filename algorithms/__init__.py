@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,28 +71,22 @@ NAMES = (
 )
 
 
-class _Algorithms(Mapping[str, "type[Algorithm[Any]]"]):
+class _Algorithms(UserDict[str, "type[Algorithm[Any]]"]):
     """The classes by name. A lookup imports the file of one algorithm and no other."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = dict.fromkeys(NAMES)  # type: ignore[assignment]
+
     def __getitem__(self, name: str) -> type[Algorithm[Any]]:
-        if name not in NAMES:
-            raise KeyError(name)
-        return _class(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in NAMES
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
-
-    def __len__(self) -> int:
-        return len(NAMES)
+        if self.data[name] is None:
+            self.data[name] = _class(name)
+        return self.data[name]
 
 
-ALGORITHMS: Mapping[str, type[Algorithm[Any]]] = _Algorithms()
+ALGORITHMS = _Algorithms()
 
 
-@cache
 def _class(name: str) -> type[Algorithm[Any]]:
     """The algorithm of that name in the module of that name."""
     from grpobench.algorithms.algorithm import Algorithm
