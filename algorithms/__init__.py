@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grpobench.algorithms.algorithm import Algorithm
-
-    ALGORITHMS: dict[str, type[Algorithm[Any]]]
-else:
-
-    def __getattr__(name):
-        """`ALGORITHMS`, imported at the first use: an import of one file here does not import all."""
-        if name != "ALGORITHMS":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals().setdefault(
-            name, {algorithm_name: _class(algorithm_name) for algorithm_name in NAMES}
-        )
-
 
 NAMES = (
     "grpo",
@@ -80,6 +69,22 @@ NAMES = (
     "ngrpo",
     "ads",
 )
+
+
+class _Algorithms(UserDict[str, "type[Algorithm[Any]]"]):
+    """The classes by name. A lookup imports the file of one algorithm and no other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = dict.fromkeys(NAMES)  # type: ignore[assignment]
+
+    def __getitem__(self, name: str) -> type[Algorithm[Any]]:
+        if self.data[name] is None:
+            self.data[name] = _class(name)
+        return self.data[name]
+
+
+ALGORITHMS = _Algorithms()
 
 
 def _class(name: str) -> type[Algorithm[Any]]:

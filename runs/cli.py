@@ -46,7 +46,7 @@ class Command(click.Command):
             if self.light:
                 from grpobench.runs.tools.deferred import defer
 
-                for package in ("torch", "pandas"):
+                for package in ("torch", "pandas", "numpy"):
                     defer(package)
             module, function = self.function.split(".")
             self.callback = getattr(import_module(f"grpobench.runs.commands.{module}"), function)

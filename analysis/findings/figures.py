@@ -23,8 +23,8 @@ from grpobench.analysis.measure import Measure
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.tools.metrics import find
 from grpobench.analysis.tools.text import human, percent
-from grpobench.analysis.topics.budgets import AXES
 from grpobench.analysis.topics.captions import counted
+from grpobench.analysis.topics.figure_names import AXES
 
 MARKS: Mapping[Verdict, tuple[str, str]] = {
     "supported": ("o", "#0173b2"),

@@ -142,8 +142,8 @@ class Result:
         )
 
 
-def as_row(result: Result) -> dict[str, Any]:
-    """The result for JSON; null where there is no number."""
+def as_row(result: Result, powers: bool = False) -> dict[str, Any]:
+    """The result for JSON; null where there is no number. `powers` adds those of its tests and controls."""
     return {
         "name": result.finding.name,
         "claim": result.finding.claim,
@@ -151,17 +151,19 @@ def as_row(result: Result) -> dict[str, Any]:
         "verdict": result.verdict,
         "waits": list(result.waits),
         "checks": [_check_row(check_result) for check_result in result.checks],
-        "control": [test_row(control) | {"shown": control.shows} for control in result.controls],
+        "control": [test_row(control, powers) | {"shown": control.shows} for control in result.controls],
         "series": [_plain(series) for series in result.series],
-        "tests": [test_row(test_result) | {"dose": test_result.test.dose} for test_result in result.tests],
+        "tests": [
+            test_row(test_result, powers) | {"dose": test_result.test.dose} for test_result in result.tests
+        ],
     }
 
 
-def test_row(test_result: Judged) -> dict[str, Any]:
-    """A test for JSON."""
+def test_row(test_result: Judged, powers: bool = False) -> dict[str, Any]:
+    """A test for JSON, with its `powers` or without them, which takes less time."""
     rule_fields = ("name", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
     judged = ("verdict", "needs", "runs", "reached", "seeds", "contrasts")
-    ps = ("p", "p_equivalence", "p_log_rank", "power", "power_equivalence")
+    ps = ("p", "p_equivalence", "p_log_rank", *("power", "power_equivalence") * powers)
     rule = {name: getattr(test_result.test, name) for name in rule_fields}
     return rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)
 

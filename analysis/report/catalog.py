@@ -17,7 +17,6 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.topics.accuracy import accuracy_table, other_mode_tables
 from grpobench.analysis.topics.bias import bias_table, draw_bias, draw_bias_updates, probes_table
-from grpobench.analysis.topics.budgets import AXES
 from grpobench.analysis.topics.comparisons import against_base_table, aggregate_tables, comparisons_table
 from grpobench.analysis.topics.compute import compute_table, draw_compute_curves
 from grpobench.analysis.topics.costs import (
@@ -30,6 +29,7 @@ from grpobench.analysis.topics.costs import (
     gaps_table,
 )
 from grpobench.analysis.topics.evaluations import agreement_table, later_table
+from grpobench.analysis.topics.figure_names import AXES, TRAINING
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.overview import differences_table, overview_table
 from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table, rate_pairs_table
@@ -41,7 +41,6 @@ from grpobench.analysis.topics.sources import sources_table
 from grpobench.analysis.topics.stability import draw_survival, stability_table, survival_table
 from grpobench.analysis.topics.sweep import axes_of, draw_map, frontier_table, map_table
 from grpobench.analysis.topics.training import (
-    TRAINING,
     critic_table,
     draw_components,
     draw_gradients,
@@ -103,8 +102,6 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, PrintedTable]:
 class Kind:
     """A figure that can be drawn for any experiment that logs its metrics."""
 
-    about: str
-    """What it shows, in a line."""
     make: Callable[[Numbers, Sheet], Drawing | None]
     """Draws the figure; returns None where the logs lack its metrics."""
     logs_alone: bool = False
@@ -148,70 +145,51 @@ def _training(name: str, numbers: Numbers, sheet: Sheet) -> Drawing | None:
 
 FIGURES: Mapping[str, Kind] = {
     "map": Kind(
-        "where each arm learns, stalls, drifts and collapses over the sweep values of a map",
         lambda numbers, sheet: draw_map(numbers.experiment, numbers.grid, sheet),
     ),
     "learning_rates": Kind(
-        "accuracy and failed runs against the learning rate, with each arm's best rate",
         lambda numbers, sheet: draw_learning_rates(numbers.experiment, numbers.rates, sheet),
     ),
     "final_accuracy": Kind(
-        "final accuracy of every seed and arm, with the level before training",
         lambda numbers, sheet: draw_final_accuracy(numbers.experiment, numbers.runs, sheet),
     ),
     "sampling": Kind(
-        "pass@k and majority votes against k, before and after training",
         lambda numbers, sheet: draw_sampling(numbers.experiment, numbers.curves, sheet),
     ),
     "survival": Kind(
-        "share of runs that have not collapsed, by step, of tasks and sweep values at which one did",
         lambda numbers, sheet: draw_survival(numbers.experiment, numbers.findings, sheet),
     ),
     "differences": Kind(
-        "paired differences of final accuracy between arms",
         lambda numbers, sheet: draw_differences(numbers.experiment, numbers.compared, sheet),
     ),
-    **{
-        f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis), True)
-        for axis, meaning in AXES.items()
-    },
+    **{f"accuracy_{axis}": Kind(partial(_validation, axis), True) for axis in AXES},
     "compute_curve": Kind(
-        "accuracy against tokens, FLOPs and seconds, with curves fitted on the first half",
         lambda numbers, sheet: draw_compute_curves(numbers.experiment, numbers.compute, sheet),
     ),
-    **{
-        name: Kind(f"{title[0].lower()}{title[1:]}, against updates", partial(_training, name), True)
-        for name, (title, _) in TRAINING.items()
-    },
+    **{name: Kind(partial(_training, name), True) for name in TRAINING},
     "components": Kind(
-        "every part of the reward, and the verifier's verdict on the same rollouts",
         lambda numbers, sheet: draw_components(numbers.experiment, sheet),
         True,
     ),
     "gradient": Kind(
-        "gradient norm of every trained role, against updates",
         lambda numbers, sheet: draw_gradients(numbers.experiment, sheet),
         True,
     ),
     "bias": Kind(
-        "bias scores by category",
         lambda numbers, sheet: draw_bias(numbers.experiment, numbers.bias, sheet),
     ),
     "bias_updates": Kind(
-        "bias on the validation split against updates",
         lambda numbers, sheet: draw_bias_updates(numbers.experiment, sheet),
         True,
     ),
     "seconds": Kind(
-        "seconds per update, by phase",
         lambda numbers, sheet: draw_seconds(numbers.experiment, numbers.costs, sheet),
     ),
     "rates": Kind(
-        "tokens per second and peak memory",
         lambda numbers, sheet: draw_rates(numbers.experiment, numbers.costs, sheet),
     ),
 }
-"""All figures, in the order of the report."""
+"""All figures, in the order of the report. `FIGURE_SUMMARIES` says what each shows."""
 
 
 def names_of(numbers: Numbers) -> list[str]:

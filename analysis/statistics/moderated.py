@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,13 +51,26 @@ class AlgorithmPair:
 
 @dataclass(frozen=True)
 class RankedAlgorithms:
-    """Cells by algorithm from the highest mean on, all pairs in that order, and the marks."""
+    """Cells by algorithm from the highest mean on. Pairs and marks are computed when they are read."""
 
     cells: Mapping[str, AlgorithmScore]
-    pairs: Sequence[AlgorithmPair]
-    marks: Mapping[str, str]
-    prior_df: float
-    prior_variance: float
+    fitted: Fit = field(compare=False, repr=False)
+    fdr: float
+    resolution: float
+
+    @cached_property
+    def pairs(self) -> Sequence[AlgorithmPair]:
+        """All pairs, in the order of the cells."""
+        first, second = np.triu_indices(len(self.cells), 1)
+        pair_contrasts = contrasts(self.fitted, first, second, self.resolution)
+        return _pairs(tuple(self.cells), first, second, pair_contrasts, self.fdr)
+
+    @cached_property
+    def marks(self) -> Mapping[str, str]:
+        """Algorithms that share a mark are not told apart."""
+        return letter_marks(
+            tuple(self.cells), [(pair.first, pair.second) for pair in self.pairs if pair.told_apart]
+        )
 
     @property
     def share(self) -> float:
@@ -267,16 +281,14 @@ def compare_all(scores: Scores, fdr: float = 0.05, resolution: float = RESOLUTIO
     algorithms, most of all where some are saturated, and subtracting common ones then finds differences that
     do not exist. Seeds that help one algorithm and harm another are not covered."""
     table = table_of(scores)
+    _check_fdr(fdr)
     fitted = fit(table.values, resolution)
-    first, second = np.triu_indices(len(table.names), 1)
-    pairs = _pairs(table.names, first, second, contrasts(fitted, first, second, resolution), fdr)
     half = _half_width(np.sqrt(fitted.variances / fitted.seeds), fitted.df)
     cells = {
         name: AlgorithmScore(float(mean), float(mean - h), float(mean + h), int(count))
         for name, mean, h, count in zip(table.names, fitted.means, half, fitted.seeds, strict=True)
     }
-    marks = letter_marks(table.names, [(pair.first, pair.second) for pair in pairs if pair.told_apart])
-    return RankedAlgorithms(cells, pairs, marks, fitted.prior.df, fitted.prior.variance)
+    return RankedAlgorithms(cells, fitted, fdr, resolution)
 
 
 def compare_one(

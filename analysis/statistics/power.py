@@ -80,14 +80,15 @@ def detectable(seeds: int, pairs: int, alpha: float = 0.05, correction: Correcti
         return math.nan
     if not _simulated(seeds, pairs, alpha, correction):
         return _by_t(seeds, _level(seeds, pairs, alpha, correction))
-    if correction == "max-t" and alpha == TABLE_ALPHA and 0 <= pairs - 2 < len(_table().get(seeds, ())):
-        return _table()[seeds][pairs - 2]
+    stored = _table().get(seeds, ()) if alpha == TABLE_ALPHA and (correction == "max-t" or pairs == 1) else ()
+    if pairs <= len(stored):
+        return stored[pairs - 1]
     return float(np.quantile(_effects(seeds, pairs, alpha, correction), POWER))
 
 
 @cache
 def _table() -> dict[int, list[float]]:
-    """By number of seeds, `detectable` of 2, 3, … pairs under max-T at `TABLE_ALPHA`: a simulation of each
+    """By number of seeds, `detectable` of 1, 2, … pairs under max-T at `TABLE_ALPHA`: a simulation of each
     takes up to a second. `tests/analysis/test_power.py` recomputes entries."""
     read = bounded.read_object(TABLE)
     return {int(seeds): effects for seeds, effects in read.items()}

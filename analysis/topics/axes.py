@@ -10,8 +10,9 @@ import pandas as pd
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison, compare
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
+from grpobench.analysis.topics.budgets import runs_at_equal_budgets
 from grpobench.analysis.topics.comparisons import find_missing_seeds
+from grpobench.analysis.topics.figure_names import AXES
 
 
 @dataclass(frozen=True)

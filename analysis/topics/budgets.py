@@ -11,9 +11,8 @@ import pandas as pd
 
 from grpobench.analysis.runfolder.experiment import Experiment, Run, by_cell, finite_mean
 from grpobench.analysis.topics.accuracy import headline_of
+from grpobench.analysis.topics.figure_names import AXES
 
-AXES = {"updates": "updates", "tokens": "generated tokens", "seconds": "seconds of training"}
-"""Axis of a budget -> how figures and tables name it."""
 TOTALS = {"tokens": "cost/generated_tokens", "flops": "cost/flops"}
 """Axis -> the metric that logs it as a running total. Seconds are logged for each step."""
 RUN_KEYS = ["arm", "task", "seed"]

@@ -20,8 +20,9 @@ from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
 from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
 from grpobench.analysis.topics.axes import OnAxes
-from grpobench.analysis.topics.budgets import AXES, mean_at_equal_budgets, sum_costs
+from grpobench.analysis.topics.budgets import mean_at_equal_budgets, sum_costs
 from grpobench.analysis.topics.captions import seeds_in_words, seeds_of
+from grpobench.analysis.topics.figure_names import AXES
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 
 # Numbers

@@ -28,7 +28,7 @@ from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.tools.metrics import meaning
 from grpobench.analysis.tools.text import number
 from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
-from grpobench.analysis.topics.budgets import AXES, unit_of, with_axis
+from grpobench.analysis.topics.budgets import unit_of, with_axis
 from grpobench.analysis.topics.captions import (
     BANDS,
     CUT,
@@ -41,6 +41,7 @@ from grpobench.analysis.topics.captions import (
 )
 from grpobench.analysis.topics.captions import BARS as BARS_WORDS
 from grpobench.analysis.topics.curves import BARS, PanelRow, draw_curves
+from grpobench.analysis.topics.figure_names import AXES
 
 ALIKE = 1e-9
 """Accuracies before training closer than this are equal: they are sums of floats."""

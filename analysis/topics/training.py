@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,7 +14,7 @@ from grpobench.analysis.figures.style import Sheet
 from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.measure import QUARTER, reduced
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
-from grpobench.analysis.tools.metrics import Metric, find, meaning
+from grpobench.analysis.tools.metrics import meaning
 from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
 from grpobench.analysis.topics.budgets import with_axis
 from grpobench.analysis.topics.captions import (
@@ -28,6 +26,7 @@ from grpobench.analysis.topics.captions import (
     seeds_of,
 )
 from grpobench.analysis.topics.curves import PanelRow, constant, draw_curves
+from grpobench.analysis.topics.figure_names import TRAINING, Panel
 
 BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "flipped_share", "outlier_share", "correct")
 """Metrics below ``reward/`` that are not parts of the reward, or that repeat the verdict."""
@@ -195,51 +194,6 @@ def critic_table(experiment: Experiment) -> PrintedTable:
 
 
 SHARE = (0.0, 1.0)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One logged metric as a row of panels. The catalog has its label, scale and bounds."""
-
-    metric: str
-    shared: Literal["panel", "row", "figure"] = "row"
-    """Which panels share a scale; `panel` where tasks have different units."""
-    axis_label: str = ""
-    """Its label where the catalog has none, because the metric is one of many."""
-
-    @property
-    def declared(self) -> Metric:
-        return find(self.metric) or Metric(self.metric, "", "")
-
-    @property
-    def label(self) -> str:
-        return self.axis_label or self.declared.axis
-
-
-TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
-    "reward": ("Training reward", (Panel("reward/mean", shared="panel"),)),
-    "entropy": ("Policy entropy", (Panel("policy/entropy"), Panel("trained/entropy"))),
-    "kl": (
-        "Divergence of the policy",
-        (Panel("trained/kl_old", shared="figure"), Panel("policy/kl_reference_k3", shared="figure")),
-    ),
-    "clip": ("Clipped tokens", (Panel("policy/clip_low"), Panel("policy/clip_high"))),
-    "length": ("Completion length", (Panel("length/mean", shared="panel"),)),
-    "zero_signal": ("Groups without signal", (Panel("groups/zero_signal"), Panel("trained/zero_signal"))),
-    "sampled": (
-        "Sampled groups, and the share of rollouts trained on",
-        (Panel("groups/sampled"), Panel("trained/share")),
-    ),
-    "explained_variance": (
-        "Variance that the critic explains",
-        (
-            Panel("critic/explained_variance"),
-            Panel("critic/outcome_explained"),
-            Panel("critic/group_explained"),
-        ),
-    ),
-}
-"""Name -> title and panels of the training metrics that are drawn against updates."""
 
 
 def draw_training(

@@ -20,11 +20,14 @@ from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
 
 
-def judge(name: str, scale: str = "nano", out: Path = Path("results/findings")) -> dict[str, Any]:
-    """The verdict on a finding, as ``grpobench finding judge --json`` prints it. Raises ConfigError where
-    there are neither runs nor a kept table."""
+def judge(
+    name: str, scale: str = "nano", out: Path = Path("results/findings"), powers: bool = True
+) -> dict[str, Any]:
+    """The verdict on a finding, as ``grpobench finding judge --json`` prints it. Without `powers` the rows of
+    its tests lack them, which takes less time. Raises ConfigError where there are neither runs nor a kept
+    table."""
     study = read_finding(name)
-    row = verdict(study, scale, out)
+    row = verdict(study, scale, out, powers=powers)
     if row is None:
         folder = out / f"{study.finding.name}-{scale}"
         raise ConfigError(
@@ -33,44 +36,30 @@ def judge(name: str, scale: str = "nano", out: Path = Path("results/findings")) 
     return row
 
 
-def verdict(study: FindingFile, scale: str, out: Path, listed: bool = False) -> dict[str, Any] | None:
+def verdict(
+    study: FindingFile, scale: str, out: Path, listed: bool = False, powers: bool = False
+) -> dict[str, Any] | None:
     """The verdict by the runs below `out` if they are the whole finding, else by the kept table; if `listed`,
     by the kept table first. None where there is neither. Raises DataError and LogError."""
     records = find_records(study, scale, out)
     record = records.listed if listed else records.judged
-    return describe(study, record, records) if record else None
+    return describe(study, record, records, powers) if record else None
 
 
 def summary(name: str, scale: str, out: Path) -> dict[str, Any]:
-    """A finding with its verdict, null where it has none. No power is computed, so that this needs less than
-    `list_row`."""
+    """A finding as a listing has it, with its verdict at a scale, null where it has none."""
     study = read_finding(name)
     records = find_records(study, scale, out)
     return {
         "name": name,
         "claim": study.finding.claim,
+        "source": study.finding.source,
+        "scales": list(study.scales),
+        "scale": scale,
         "verdict": judged_as_registered(study, records.listed).verdict if records.listed else None,
         "rerun": records.rerun,
         "contributed": contributed(study, scale),
     }
-
-
-def list_row(name: str, scale: str, out: Path) -> dict[str, Any]:
-    """A finding with its verdict at a scale, null where it has none."""
-    study = read_finding(name)
-    row: dict[str, Any] = {
-        "name": name,
-        "claim": study.finding.claim,
-        "source": study.finding.source,
-        "scales": list(study.scales),
-        "scale": scale,
-        "verdict": None,
-        "checks": [{"name": check.name, "passed": None} for check in study.finding.check],
-        "control": [{"name": control.name, "shown": None} for control in study.finding.control],
-        "rerun": None,
-        "contributed": contributed(study, scale),
-    }
-    return row | (verdict(study, scale, out, listed=True) or {})
 
 
 def announce(
@@ -91,10 +80,10 @@ def rerun_of(study: FindingFile, scale: str, out: Path) -> dict[str, Any] | None
     return find_records(study, scale, out).rerun if kept_path(study, scale) else None
 
 
-def describe(study: FindingFile, record: Record, records: Records) -> dict[str, Any]:
+def describe(study: FindingFile, record: Record, records: Records, powers: bool) -> dict[str, Any]:
     """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
     beside it. Raises DataError."""
-    row = as_row(judged_as_registered(study, record)) | {"rerun": records.rerun}
+    row = as_row(judged_as_registered(study, record), powers) | {"rerun": records.rerun}
     seeds = {run[2] for run in record.states}
     row |= {
         "scale": record.registration.scale,

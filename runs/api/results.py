@@ -34,6 +34,7 @@ from grpobench.analysis.runfolder.experiment import (
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.several import combine_experiments
 from grpobench.analysis.tools.processes import Crew, usable_cores
+from grpobench.analysis.topics.figure_names import FIGURE_SUMMARIES
 from grpobench.analysis.topics.numbers import Numbers, Shown
 from grpobench.analysis.topics.runs import run_settings
 from grpobench.analysis.topics.training import list_constant
@@ -268,8 +269,8 @@ class Results:
     @cached_property
     def figures(self) -> Mapping[str, str]:
         """The names of the figures that these logs allow, each with what it shows."""
-        drawn = {name: kind for name, kind in FIGURES.items() if kind.serves(self._numbers)}
-        return {name: kind.about for name, kind in drawn.items()}
+        drawn = [name for name, kind in FIGURES.items() if kind.serves(self._numbers)]
+        return {name: FIGURE_SUMMARIES[name] for name in drawn}
 
     def figure(
         self,

@@ -109,9 +109,9 @@ def _algorithms() -> Iterable[str]:
 
 
 def _figures() -> Iterable[str]:
-    from grpobench.analysis.report.catalog import FIGURES
+    from grpobench.analysis.topics.figure_names import FIGURE_SUMMARIES
 
-    return ("all", *FIGURES)
+    return ("all", *FIGURE_SUMMARIES)
 
 
 KNOWN: dict[str, Callable[[], Iterable[str]]] = {

@@ -139,7 +139,7 @@ def run_one(study: FindingFile, options: Options) -> int:
 @scale_options
 @json_option
 def judge_command(options: Options) -> int:
-    row = judge(options.name, options.scale, options.out)
+    row = judge(options.name, options.scale, options.out, powers=options.json)
     say(as_json(row) if options.json else "\n".join(answer(row)))
     return DONE
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from grpobench.runs.commands.options import (
 )
 from grpobench.runs.commands.output import DONE, as_json, say
 from grpobench.runs.inventory import verdicts
-from grpobench.runs.settings.findings import findings
+from grpobench.runs.settings.findings import SCALES, findings
 from grpobench.tasks.data import bounded
 
 scale_options = combine(
@@ -27,33 +28,48 @@ scale_options = combine(
 @scale_options
 @json_option
 def list_command(options: Options) -> int:
-    finding_paths = findings()
+    rows = summaries(options.scale, options.out)
     if options.json:
-        from grpobench.runs.api.findings import list_row
-
-        say(as_json([list_row(name, options.scale, options.out) for name in finding_paths]))
+        say(as_json(list(rows)))
         return DONE
-    width = max(map(len, finding_paths))
-    verdict_of = verdicts.known_verdicts(finding_paths, options.scale, options.out)
+    width = max(map(len, findings()))
+    for row in rows:
+        say("\n".join(summary_lines(row, width)))
+    return DONE
+
+
+def summaries(scale: str, out: Path) -> Iterator[dict[str, Any]]:
+    """Every finding with its verdict, which is judged only where it is not known."""
+    finding_paths = findings()
+    verdict_by_name = verdicts.known_verdicts(finding_paths, scale, out)
     for name, path in finding_paths.items():
-        if verdict := verdict_of.get(name):
-            say(f"{name:<{width}}  {verdict:<12}  {bounded.read_toml(path)['claim']}")
-        else:
+        if name not in verdict_by_name:
             from grpobench.runs.api.findings import summary
 
-            say("\n".join(summary_lines(summary(name, options.scale, options.out), width)))
-    return DONE
+            yield summary(name, scale, out)
+            continue
+        table, verdict = bounded.read_toml(path), verdict_by_name[name]
+        yield {
+            "name": name,
+            "claim": table["claim"],
+            "source": table["source"],
+            "scales": [scale_name for scale_name in SCALES if scale_name in table],
+            "scale": scale,
+            "verdict": None if verdict == verdicts.NOT_RUN else verdict,
+            "rerun": None,
+            "contributed": [],
+        }
 
 
 def summary_lines(row: Mapping[str, Any], width: int) -> list[str]:
     """A finding with its verdict, and below it what a rerun and contributions say."""
-    from grpobench.runs.inventory.findings.records import rerun_words
+    lines = [f"{row['name']:<{width}}  {row['verdict'] or verdicts.NOT_RUN:<12}  {row['claim']}"]
+    if row["rerun"]:
+        from grpobench.runs.inventory.findings.records import rerun_words
 
-    return [
-        f"{row['name']:<{width}}  {row['verdict'] or verdicts.NOT_RUN:<12}  {row['claim']}",
-        *([f"  {rerun_words(row['rerun'])}"] if row["rerun"] else []),
-        *(
-            f"  contributed by {theirs['contributor']} ({theirs['name']}): {theirs['verdict']}"
-            for theirs in row["contributed"]
-        ),
+        lines.append(f"  {rerun_words(row['rerun'])}")
+    lines += [
+        f"  contributed by {theirs['contributor']} ({theirs['name']}): {theirs['verdict']}"
+        for theirs in row["contributed"]
     ]
+    return lines

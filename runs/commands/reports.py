@@ -133,10 +133,9 @@ def accuracy_lines(facts: Facts) -> list[str]:
 @click.option("--format", default="pdf", metavar="LIST", help="pdf, svg, png, pgf. Default: pdf.")
 @out_option("figures")
 def figure_command(options: Options) -> int:
-    # These load pandas and matplotlib.
-    from grpobench.analysis.report.catalog import FIGURES
     from grpobench.analysis.tools.text import why_no_experiment
-    from grpobench.runs.api.results import load
+    from grpobench.analysis.topics.figure_names import FIGURE_SUMMARIES
+    from grpobench.runs.api.results import load  # This import loads pandas and matplotlib.
     from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.tables import DataError
 
@@ -145,15 +144,14 @@ def figure_command(options: Options) -> int:
     if not formats:
         faults.append(f"--format: names no format; known: {', '.join(FIGURE_FORMATS)}")
     figure_names = comma_list(options.name) or [options.name]
-    faults += [
-        unknown("figure", name, ("all", *FIGURES)) for name in figure_names if name not in ("all", *FIGURES)
-    ]
+    choices = ("all", *FIGURE_SUMMARIES)
+    faults += [unknown("figure", name, choices) for name in figure_names if name not in choices]
     for folder in options.folders:
         if not folder.is_dir():
             faults.append(why_no_experiment(folder))
     if faults:
         raise ConfigError(faults)
-    names = FIGURES if "all" in figure_names else figure_names
+    names = FIGURE_SUMMARIES if "all" in figure_names else figure_names
     try:
         written = load(*options.folders).write_figures(
             options.out,

@@ -13,6 +13,7 @@ from grpobench.runs.inventory.folders import results_folder
 from grpobench.runs.settings import plugins, registries
 from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
@@ -65,8 +66,9 @@ class Standing:
     """Folder of the kept tables of findings; None without any."""
 
     @cached_property
-    def studies(self) -> dict[str, FindingFile]:
-        return {name: read_finding(name) for name in findings()}
+    def finding_tables(self) -> dict[str, Mapping[str, Any]]:
+        """The files of the findings by name. Few of them are about an algorithm: only those are built."""
+        return {name: bounded.read_toml(path) for name, path in findings().items()}
 
     @cached_property
     def profile(self) -> Profile:
@@ -102,8 +104,9 @@ class Standing:
 
     def findings_about(self, name: str) -> Iterator[Row]:
         """The findings about an algorithm, at each scale with a kept table or, without any, once."""
-        for study in self.studies.values():
-            if name in study.about:
+        for finding_name, table in self.finding_tables.items():
+            if name in table.get("about", ()):
+                study = read_finding(finding_name)
                 rows = [row for scale in SCALES if (row := self.conclusion(study, scale, study.about[name]))]
                 yield from rows or [self.not_kept(study)]
 
@@ -158,10 +161,10 @@ class Standing:
     def arm_of(self, name: str) -> list[str]:
         """The other findings with a run of the algorithm."""
         return [
-            study.finding.name
-            for study in self.studies.values()
-            if name not in study.about
-            and any(arm.get("algorithm") == name for table in study.scales.values() for arm in table["arm"])
+            finding_name
+            for finding_name, table in self.finding_tables.items()
+            if name not in table.get("about", ())
+            and any(arm.get("algorithm") == name for scale in SCALES for arm in arms_of(table, scale))
         ]
 
     def scores(self, name: str) -> Row:
@@ -182,6 +185,12 @@ class Standing:
             if name in without:
                 marks[MARKS["gated"]].append(self.profile.probes[probe].title)
         return row | {"marks": {mark: shown for mark, shown in marks.items() if shown}}
+
+
+def arms_of(table: Mapping[str, Any], scale: str) -> Sequence[Mapping[str, Any]]:
+    """The arms of a finding's recipe at a scale; none without one."""
+    arms: Sequence[Mapping[str, Any]] = table.get(scale, {}).get("arm", [])
+    return arms
 
 
 def here_lines(here: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from grpobench.algorithms.algorithm import Algorithm
+from grpobench.analysis.topics.figure_names import FIGURE_SUMMARIES
 from grpobench.runs.inventory import showing
 from grpobench.runs.inventory.showing import Row, described, differences
 from grpobench.runs.metrics import catalog
@@ -191,9 +192,7 @@ def detector_rows() -> list[Row]:
 
 def figure_rows() -> list[Row]:
     """The figures that `grpobench figure` draws if the logs allow it."""
-    from grpobench.analysis.report.catalog import FIGURES  # This import loads pandas and matplotlib.
-
-    return [{"name": name, "summary": kind.about} for name, kind in FIGURES.items()]
+    return [{"name": name, "summary": summary} for name, summary in FIGURE_SUMMARIES.items()]
 
 
 def model_rows() -> list[Row]:

@@ -68,26 +68,30 @@ def settings(cls: type) -> list[Row]:
     for field in dataclasses.fields(cls):
         if not field.init:
             continue
-        default: Any = "(required)"
-        if field.default is not dataclasses.MISSING:
-            default = strict.plain(field.default)
-        elif field.default_factory is not dataclasses.MISSING:
-            default = strict.plain(field.default_factory())
         rows.append(
             {
                 "name": field.name,
                 "type": readable(hints[field.name]),
-                "default": default,
+                "default": default_of(field),
                 "summary": docs.get(field.name, ""),
             }
         )
     return rows
 
 
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field as a plain value, or `(required)`."""
+    if field.default is not dataclasses.MISSING:
+        return strict.plain(field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return strict.plain(field.default_factory())
+    return "(required)"
+
+
 @cache
-def defaults(cls: type) -> Mapping[str, Any]:
+def defaults(cls: Any) -> Mapping[str, Any]:
     """The fields of a dataclass with their defaults, as `settings` has them."""
-    return {row["name"]: row["default"] for row in settings(cls)}
+    return {field.name: default_of(field) for field in dataclasses.fields(cls) if field.init}
 
 
 def readable(hint: Any) -> str:

@@ -27,8 +27,6 @@ from grpobench.runs.settings.observe import Entry
 from grpobench.runs.settings.registries import find_class, name_list, no_such
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Settings
-from grpobench.tasks.kinds.hub import FROM_HUB, name_of
-from grpobench.tasks.kinds.jsonl import FROM_DATA, JSONLTask
 from grpobench.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -82,7 +80,9 @@ def read_task(entry: Any, path: KeyPath, folder: Path | None, faults: list[str])
         convert = f"pandas.read_{other[0]}(FILE).to_json('FILE.jsonl', orient='records', lines=True)"
         faults.append(f"{path}.{other[0]}: tasks read JSONL; convert the file: {convert}")
     elif DATA in table or HUB in table:
-        classes: Mapping[str, type[JSONLTask]] = FROM_HUB if HUB in table else FROM_DATA
+        from grpobench.tasks.kinds import hub, jsonl  # which load the graders
+
+        classes: Mapping[str, type[jsonl.JSONLTask]] = hub.FROM_HUB if HUB in table else jsonl.FROM_DATA
         verify = table.get("verify")
         if not isinstance(verify, str) or verify not in classes:
             ways = ", ".join(map(repr, classes))
@@ -111,13 +111,15 @@ def as_entry(name: str) -> dict[str, Any]:
     else a task of its own that is graded by value."""
     if not name.startswith(registries.HUB):
         return {"name": name}
-    hub = name.removeprefix(registries.HUB)
+    from grpobench.tasks.kinds.hub import name_of
+
+    data_set = name.removeprefix(registries.HUB)
     for task, cls in registries.tasks().items():
-        if cls.tables and all(table.hub and table.hub.dataset == hub for table in cls.tables):
+        if cls.tables and all(table.hub and table.hub.dataset == data_set for table in cls.tables):
             return {"name": task}
-    label = name_of(hub)
-    label = label if label not in registries.tasks() else name_of(hub.replace("/", "-"))
-    return {"name": label, HUB: hub, "verify": "math"}
+    label = name_of(data_set)
+    label = label if label not in registries.tasks() else name_of(data_set.replace("/", "-"))
+    return {"name": label, HUB: data_set, "verify": "math"}
 
 
 def select_tasks(names: Any, listed: Tasks, folder: Path | None, faults: list[str]) -> Tasks:

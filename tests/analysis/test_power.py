@@ -164,7 +164,7 @@ def test_levels_that_are_none_are_refused(pairs: int, alpha: float) -> None:
         power.detectable(8, pairs, alpha)
 
 
-@pytest.mark.parametrize(("seeds", "pairs"), [(6, 2), (6, 5), (8, 3), (12, 2)])
+@pytest.mark.parametrize(("seeds", "pairs"), [(6, 1), (11, 1), (6, 2), (6, 5), (8, 3), (12, 2)])
 def test_stored_effects_are_those_of_the_simulation(seeds: int, pairs: int) -> None:
     effects = power._effects(seeds, pairs, power.TABLE_ALPHA, "max-t")
     simulated = float(np.quantile(effects, power.POWER))
@@ -172,7 +172,7 @@ def test_stored_effects_are_those_of_the_simulation(seeds: int, pairs: int) -> N
 
 
 def test_effects_are_stored_for_all_simulated_numbers_of_pairs_up_to_30() -> None:
-    cases = [(seeds, pairs) for seeds in range(6, 20) for pairs in range(2, 31)]
+    cases = [(seeds, pairs) for seeds in range(6, 20) for pairs in range(1, 31)]
     simulated = [case for case in cases if power._simulated(*case, power.TABLE_ALPHA, "max-t")]
     table = power._table()
-    assert all(pairs - 2 < len(table.get(seeds, ())) for seeds, pairs in simulated)
+    assert all(pairs <= len(table.get(seeds, ())) for seeds, pairs in simulated)

@@ -31,10 +31,10 @@ from grpobench.analysis.tools.text import count, escape, points
 from grpobench.analysis.topics.accuracy import describe_decoding, finals
 from grpobench.analysis.topics.budgets import mean_at_equal_budgets, sum_costs, with_axis
 from grpobench.analysis.topics.costs import PHASES, update_costs
+from grpobench.analysis.topics.figure_names import TRAINING
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.runs import all_settings, run_provenance
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
-from grpobench.analysis.topics.training import TRAINING
 
 SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
 

@@ -33,20 +33,21 @@ print("imported", [name for name in {slow} if name in sys.modules and not unused
     ("lists", "slow"),
     [
         (
-            [["findings"], ["data", "list"]],
+            [["findings"], ["findings", "--json"], ["data", "list"]],
             (*SLOW_IMPORTS, "matplotlib", "scipy", "grpobench.analysis.findings.judge"),
         ),
         (
             [
-                *(["list", kind] for kind in KINDS if kind != "figures"),
+                *(["list", kind] for kind in KINDS if kind != "detectors"),
                 *(["show", *words.split()] for words in SHOWN),
             ],
-            (*SLOW_IMPORTS, "matplotlib", "scipy", "zstandard", "grpobench.analysis.findings.rule"),
+            (*SLOW_IMPORTS, "numpy", "matplotlib", "scipy", "zstandard", "grpobench.analysis.findings.rule"),
         ),
+        ([["list", "detectors"]], (*SLOW_IMPORTS, "matplotlib", "scipy")),
         ([["--help"], ["list", "--help"]], (*SLOW_IMPORTS, "numpy", "grpobench.tasks.arithmetic")),
         ([["doctor"]], (*(name for name in SLOW_IMPORTS if name != "torch"), "matplotlib")),
     ],
-    ids=["findings and data", "list", "help", "doctor"],
+    ids=["findings and data", "list and show", "detectors", "help", "doctor"],
 )
 def test_a_listing_imports_nothing_slow_that_it_does_not_need(
     lists: list[list[str]], slow: tuple[str, ...]
@@ -92,7 +93,7 @@ def test_a_verdict_is_known_only_where_nothing_else_is_to_be_judged(
     assert verdicts.known_verdicts(names, "nano", out) == {}
 
 
-def test_the_list_of_findings_computes_no_power(
+def test_findings_are_listed_and_shown_without_computing_power(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> float:
@@ -102,6 +103,8 @@ def test_the_list_of_findings_computes_no_power(
     monkeypatch.setattr("grpobench.analysis.statistics.power.power_of_equivalence", refuse)
     assert cli.main(["findings"]) == 0
     assert "supported" in capsys.readouterr().out
+    assert cli.main(["show", "algorithm", "grpo"]) == cli.main(["finding", "show", "baseline"]) == 0
+    assert cli.main(["finding", "judge", "baseline"]) == 0
 
 
 @pytest.mark.parametrize(
