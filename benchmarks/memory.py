@@ -10,7 +10,7 @@ from grpobench.benchmarks.cases import UNKNOWN, BenchmarkCase, Tell
 from grpobench.benchmarks.compare import Facts
 from grpobench.benchmarks.sides import Start, StepCost, prompt_texts
 from grpobench.runs.models.loading import outline
-from grpobench.runs.tools.machine import threads
+from grpobench.runs.tools.machine import count_threads_per_worker
 
 STEPS: Final = 2
 """Steps of each setting. The first takes the memory of the optimizer's state; the second is timed."""
@@ -60,4 +60,4 @@ def row(name: str, steps: list[StepCost], before: float) -> dict[str, Any]:
 
 def shape(model: str) -> BenchmarkCase:
     """On a CPU one micro-batch of nearly as many tokens as it may have, 890 of 1,024."""
-    return BenchmarkCase("memory", model, 5, 4, 150, 8, STEPS, threads(1))
+    return BenchmarkCase("memory", model, 5, 4, 150, 8, STEPS, count_threads_per_worker(1))

@@ -148,7 +148,7 @@ def rehearse(
     """
     configs = [config for recipe in recipes for config in recipe.runs()]
     where = with_devices(where, configs)
-    workers = workers or recipes[0].head.workers or machine.worker_slots(where.gpus_per_run)
+    workers = workers or recipes[0].head.workers or machine.count_worker_slots(where.gpus_per_run)
     device = memory.device(gpu_memory, where, workers)
     plans, why = memory.attempt(configs, device)
     if any(planned_run.verdict == "does not fit" for planned_run in plans):

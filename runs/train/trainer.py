@@ -34,7 +34,7 @@ from grpobench.runs.sample.rollouts import Group, graded_rows, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.machine import peak_memory_gb
+from grpobench.runs.tools.machine import read_peak_memory_gb
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.train.checked_curriculum import CheckedCurriculum
 from grpobench.runs.train.corrections import Correction, correct
@@ -435,7 +435,7 @@ class Trainer:
             "cost/trained_tokens": float(self.updater.trained),
             "cost/flops": self._flops(),
             # Not stopping: the weights are those after the step, and the counters not yet all.
-            "cost/peak_memory_gb": max(self.models.ranks.all_gather(peak_memory_gb(), stops=False)),
+            "cost/peak_memory_gb": max(self.models.ranks.all_gather(read_peak_memory_gb(), stops=False)),
             "cost/state_gb": self.models.take_state_bytes() / 2**30,
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),
