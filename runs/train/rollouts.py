@@ -22,7 +22,7 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.drawn import demand_routes
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled
+from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled_tokens
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Sampler, StepRequest
 from grpobench.runs.sample.stop_strings import end_after
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
@@ -122,7 +122,7 @@ class OnPolicy:
             demand_routes(self.sampler, sampled)
         # Before the cut below: tokens behind a stop string were decoded, too.
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
-        self.sampler_tokens += count_sampled(sampled)
+        self.sampler_tokens += count_sampled_tokens(sampled)
         if strings := self.config.sampler.stop:
             sampled = [
                 [end_after(rollout, strings, self.loaded.decode) for rollout in group] for group in sampled
