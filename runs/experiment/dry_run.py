@@ -318,7 +318,7 @@ def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
         name = config.model.name
         templated = json.dumps(config.model.template, sort_keys=True)
         if (name, templated) not in models:
-            models[name, templated] = loading.outline(name, chat_template=config.model.template)
+            models[name, templated] = loading.load_outline(name, chat_template=config.model.template)
         # Whether prompts fit does not depend on the seed, and for most arms not on the arm.
         facts = str(
             (name, config.task, config.sampler, config.model, config.evaluate, config.train.prompts_per_step)

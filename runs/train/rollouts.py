@@ -313,7 +313,7 @@ def preference(row: Any, location: str, loaded: Loaded) -> Group:
         if (length := len(prompt) + len(completion)) > loaded.context:
             raise DataError(
                 f"{location}: prompt and {key} completion have {length} tokens, beyond the model's "
-                f"{loaded.bound}; shorten or remove the line"
+                f"{loaded.context_description}; shorten or remove the line"
             )
         unknown = np.zeros(len(completion), dtype=np.float32)  # nobody recorded the log-probabilities
         rollouts.append(Rollout(prompt, completion, unknown, stopped=True))
