@@ -20,7 +20,7 @@ def test_one_step_by_hand_gives_the_trainers_weights(tmp_path: Path, monkeypatch
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
     (tmp_path / "one_step.py").write_text(program, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert here("one_step.py").splitlines()[-1] == "its weights are ours"
+    assert here("one_step.py").splitlines()[-1] == "all weights are equal"
     assert len(program.splitlines()) <= 120
 
 
