@@ -1,8 +1,7 @@
-"""Set each detector's thresholds on one half of the seeds, and score them on the other half.
+"""Set each detector's thresholds on one half of the seeds, and score them on the other half."""
 
-`set_thresholds` tries listed values and compares precision, recall and false alarms. `set_drift_limit` sets
-the limit h of the early warning (`Drift`, a CUSUM) from healthy runs alone, by a block bootstrap.
-"""
+# `set_thresholds` tries listed values and compares precision, recall and false alarms. `set_drift_limit` sets
+# the limit h of the early warning (`Drift`, a CUSUM) from healthy runs alone, by a block bootstrap.
 
 from __future__ import annotations
 

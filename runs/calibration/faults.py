@@ -1,13 +1,12 @@
-"""Code that is wrong on purpose, for faults that no setting can cause.
+"""Code that is wrong on purpose, for faults that no setting can cause."""
 
-The recipes of calibration and of some findings name these as `grpobench.runs.calibration.faults:NAME`:
-
-    Faulty           an algorithm with the wrong sign or too large an entropy bonus
-    Sums             a task whose training answers are wrong
-    stale            a sampler that keeps the initial weights
-    stale_rollouts   the same, but greedy evaluations use the trained weights
-    noisy_routes     a sampler whose routers choose other experts than the trainer's
-"""
+# The recipes of calibration and of some findings name these as `grpobench.runs.calibration.faults:NAME`:
+#
+#     Faulty           an algorithm with the wrong sign or too large an entropy bonus
+#     Sums             a task whose training answers are wrong
+#     stale            a sampler that keeps the initial weights
+#     stale_rollouts   the same, but greedy evaluations use the trained weights
+#     noisy_routes     a sampler whose routers choose other experts than the trainer's
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Find the runs whose logs a file or folder holds, and read them.
+"""Find the runs whose logs a file or folder holds, and read them."""
 
-`find_sources` lists an `ImportSource` for each run and `read_source` reads its log. A *format* is what the
-user names with --from: the library that wrote the log, or a type of file. A *kind* says how a file is parsed.
-"""
+# `find_sources` lists an `ImportSource` for each run and `read_source` reads its log. A *format* is what the
+# user names with --from: the library that wrote the log, or a type of file. A *kind* says how a file is
+# parsed.
 
 from __future__ import annotations
 

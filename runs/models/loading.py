@@ -1,8 +1,7 @@
-"""Load a model and its tokenizer, and refuse those that cannot work or cannot be trusted.
+"""Load a model and its tokenizer, and refuse those that cannot work or cannot be trusted."""
 
-`load` loads both, `load_outline` the configuration and the tokenizer alone. A model is a built-in name, a
-folder or a hub id; `model_files` finds it.
-"""
+# `load` loads both, `load_outline` the configuration and the tokenizer alone. A model is a built-in name, a
+# folder or a hub id; `model_files` finds it.
 
 from __future__ import annotations
 

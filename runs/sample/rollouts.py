@@ -1,8 +1,7 @@
-"""Rollouts, groups of rollouts, and the padded `Batch` that algorithms train on.
+"""Rollouts, groups of rollouts, and the padded `Batch` that algorithms train on."""
 
-A `Rollout` is one completion, a `Group` all completions of one problem with their rewards. `pack_groups` pads
-the groups of a step to a `Batch`. Shapes: B rollouts, P longest prompt, T longest completion.
-"""
+# A `Rollout` is one completion, a `Group` all completions of one problem with their rewards. `pack_groups`
+# pads the groups of a step to a `Batch`. Shapes: B rollouts, P longest prompt, T longest completion.
 
 from __future__ import annotations
 

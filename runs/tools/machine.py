@@ -1,7 +1,4 @@
-"""How this machine is divided among the worker processes of an experiment, and how much memory is used.
-
-`count_worker_slots` says how many workers fit; `make_worker_environment` gives each its cores and GPUs.
-"""
+"""The worker processes that this machine has room for, their cores and GPUs, and the memory in use."""
 
 from __future__ import annotations
 
