@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpobench.benchmarks.cases import BUDGET, DECODINGS, SMALL, UNKNOWN, BenchmarkCase, Tell, counted
 from grpobench.benchmarks.compare import Facts
 from grpobench.benchmarks.sides import Stopwatch, facts, impossible, prompt_texts
-from grpobench.runs.tools.machine import threads
+from grpobench.runs.tools.machine import count_threads_per_worker
 
 if TYPE_CHECKING:
     from grpobench.runs.sample.in_process import HFSampler
@@ -39,7 +39,9 @@ class SamplerCall:
 def shape(model: str, name: str) -> BenchmarkCase:
     """The requests of a call: one step's of a small model, and fewer of others."""
     prompts, group = (16, 8) if model in SMALL else (2, 8)
-    return BenchmarkCase(name, model, prompts, group, 150, DECODINGS[name], 1 + CALLS, threads(1))
+    return BenchmarkCase(
+        name, model, prompts, group, 150, DECODINGS[name], 1 + CALLS, count_threads_per_worker(1)
+    )
 
 
 def decoding(case: BenchmarkCase, tell: Tell) -> tuple[dict[str, Any], Facts]:

@@ -175,7 +175,7 @@ Side = Callable[[SideRuns, Callable[[int], None]], tuple[float, list[GridResult]
 
 def variables() -> dict[str, str]:
     """Environment of each process: one thread, and threads that do not hold the core while they wait."""
-    return {**machine.environment(AT_ONCE, 0), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {**machine.make_worker_environment(AT_ONCE, 0), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def ours(block: SideRuns, news: Callable[[int], None]) -> tuple[float, list[GridResult]]:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from grpobench.benchmarks.cases import UNKNOWN, BenchmarkCase, Tell
 from grpobench.benchmarks.compare import Facts
 from grpobench.benchmarks.sides import Start, StepCost, prompt_texts
-from grpobench.runs.models.loading import outline
-from grpobench.runs.tools.machine import threads
+from grpobench.runs.models.loading import load_outline
+from grpobench.runs.tools.machine import count_threads_per_worker
 
 STEPS: Final = 2
 """Steps of each setting. The first takes the memory of the optimizer's state; the second is timed."""
@@ -26,7 +26,7 @@ def memory(model: str, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]
     Each setting has a process of its own and makes the same steps: the same prompts, completions of one
     length, and the budget of tokens of a micro-batch that a run has by default."""
     case, rows = shape(model), list[dict[str, Any]]()
-    case = replace(case, texts=prompt_texts(outline(model).encode, case.prompts, case.prompt_tokens))
+    case = replace(case, texts=prompt_texts(load_outline(model).encode, case.prompts, case.prompt_tokens))
     facts: Facts = {}
     began = time.monotonic()
     for number, settings in enumerate(SETTINGS):
@@ -60,4 +60,4 @@ def row(name: str, steps: list[StepCost], before: float) -> dict[str, Any]:
 
 def shape(model: str) -> BenchmarkCase:
     """On a CPU one micro-batch of nearly as many tokens as it may have, 890 of 1,024."""
-    return BenchmarkCase("memory", model, 5, 4, 150, 8, STEPS, threads(1))
+    return BenchmarkCase("memory", model, 5, 4, 150, 8, STEPS, count_threads_per_worker(1))

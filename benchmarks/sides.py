@@ -278,14 +278,14 @@ def ours(case: BenchmarkCase, line: SidePipe) -> None:
     import torch
 
     from grpobench.runs.tools.determinism import deterministic
-    from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.tools.machine import read_peak_memory_gb, reset_peak_memory
 
     torch.set_num_threads(case.threads)
     deterministic()
     import_models()
     import_loop()
     reset_peak_memory()
-    before = peak_memory_gb()
+    before = read_peak_memory_gb()
     trainer = our_trainer(case)
     prompt_tokens = sum(len(trainer.loaded.encode(text)) for text in case.texts) * case.group
     line.tell(SideReady(case.texts, facts(), before))
@@ -299,7 +299,7 @@ def ours(case: BenchmarkCase, line: SidePipe) -> None:
         phases["other"] = seconds - sum(phases.values())
         completions = [completion for group in trainer.transcript for completion in group["completions"]]
         tokens = prompt_tokens + sum(int(completion["tokens"]) for completion in completions)
-        line.tell(StepCost(seconds, cpu_seconds, tokens, peak_memory_gb(), phases))
+        line.tell(StepCost(seconds, cpu_seconds, tokens, read_peak_memory_gb(), phases))
     line.tell(floor(case, trainer.loaded.model))
 
 
@@ -369,14 +369,14 @@ def trl(case: BenchmarkCase, line: SidePipe) -> None:
 
     from grpobench.runs.models.loading import load
     from grpobench.runs.settings.trl import version
-    from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.tools.machine import read_peak_memory_gb, reset_peak_memory
     from grpobench.runs.train.trl.arguments import prompts, quiet
 
     quiet()
     torch.set_num_threads(case.threads)
     import_models()
     reset_peak_memory()
-    before = peak_memory_gb()
+    before = read_peak_memory_gb()
     loaded = load(case.model)
     texts = case.texts or prompt_texts(loaded.encode, case.prompts, case.prompt_tokens)
     end = impossible(loaded)
@@ -388,7 +388,7 @@ def trl(case: BenchmarkCase, line: SidePipe) -> None:
             args=arguments(case, folder, end),
             train_dataset=Dataset.from_list(table),
             processing_class=loaded.tokenizer,
-            callbacks=[gate(line, peak_memory_gb)],
+            callbacks=[gate(line, read_peak_memory_gb)],
         )
         trainer.eos_token_ids = [end]  # otherwise it would cut completions at an end token itself
         torch.set_num_threads(case.threads)

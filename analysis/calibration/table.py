@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike
 from grpobench.analysis import record
 from grpobench.analysis.calibration.scores import Case, DetectorResult, Half, Library, Score, score
 from grpobench.analysis.calibration.thresholds import (
-    LEAST,
-    MOST,
-    Limit,
+    MAX_FALSE_ALARMS,
+    MIN_RATE,
+    DriftLimit,
     ThresholdChoice,
-    meets,
-    outcomes,
-    set_limit,
+    judge_runs,
+    meets_goals,
+    set_drift_limit,
     set_thresholds,
 )
 from grpobench.analysis.detectors.history import History
@@ -130,7 +130,7 @@ def calibrate(experiment: Experiment, library: Library, command: str) -> dict[st
             f"{experiment.folder}: {len(lacking)} runs without result: {names}; start again to go on"
         )
     read = histories(experiment)
-    limit = set_limit(_healthy(experiment, library, read))
+    limit = set_drift_limit(_healthy(experiment, library, read))
     settings = [
         set_thresholds(kind, library, experiment, read)
         if kind != Drift.kind
@@ -161,13 +161,13 @@ def _healthy(experiment: Experiment, library: Library, read: Mapping[str, Histor
 
 
 def _warning(
-    library: Library, experiment: Experiment, read: Mapping[str, History], limit: Limit
+    library: Library, experiment: Experiment, read: Mapping[str, History], limit: DriftLimit
 ) -> ThresholdChoice:
     """The early warning, whose limit is set on healthy runs alone and not by goals."""
     made = dataclasses.replace(Drift(), limit=limit.limit)
     halves: tuple[Half, Half] = ("set", "scored")
-    on_set, on_scored = (score(outcomes(made, library, experiment, read, half)) for half in halves)
-    default = score(outcomes(Drift(), library, experiment, read, "scored"))
+    on_set, on_scored = (score(judge_runs(made, library, experiment, read, half)) for half in halves)
+    default = score(judge_runs(Drift(), library, experiment, read, "scored"))
     values, before = {"limit": made.limit}, {"limit": Drift().limit}
     return ThresholdChoice(Drift.kind, values, before, 1, on_set, on_scored, default)
 
@@ -181,12 +181,12 @@ def _either(
 ) -> list[DetectorResult]:
     """Whether each run of a half collapsed: any event of the family counts, with the thresholds that were
     set."""
-    chosen = [
+    detectors = [
         dataclasses.replace(DETECTORS[setting.kind], **setting.values)
         for setting in settings
         if DETECTORS[setting.kind].family == "collapse"
     ]
-    each = [outcomes(detector, library, experiment, read, half) for detector in chosen]
+    each = [judge_runs(detector, library, experiment, read, half) for detector in detectors]
     return [either(run_outcomes) for run_outcomes in zip(*each, strict=True)]
 
 
@@ -210,11 +210,11 @@ def _setting(setting: ThresholdChoice) -> dict[str, Any]:
         "family": DETECTORS[setting.kind].family,
         "values": dict(setting.values),
         "default": dict(setting.default),
-        "tried": setting.tried,
+        "tried": setting.num_settings,
         "set": setting.on_set.row(),
         "scored": setting.on_scored.row(),
         "default_scored": setting.default_on_scored.row(),
-        "meets": meets(setting.on_scored) if setting.on_scored.must else None,
+        "meets": meets_goals(setting.on_scored) if setting.on_scored.must else None,
     }
 
 
@@ -242,9 +242,9 @@ def _goals(
 
 def _score_rows(scores: Score) -> list[tuple[str, float, float, bool]]:
     return [
-        ("precision", scores.precision, LEAST, True),
-        ("recall", scores.recall, LEAST, True),
-        ("false alarms per healthy run", scores.per_healthy, MOST, False),
+        ("precision", scores.precision, MIN_RATE, True),
+        ("recall", scores.recall, MIN_RATE, True),
+        ("false alarms per healthy run", scores.per_healthy, MAX_FALSE_ALARMS, False),
     ]
 
 

@@ -1,4 +1,7 @@
-"""Set a detector's thresholds on one half of the seeds, and score them on the other half."""
+"""Set each detector's thresholds on one half of the seeds, and score them on the other half."""
+
+# `set_thresholds` tries listed values and compares precision, recall and false alarms. `set_drift_limit` sets
+# the limit h of the early warning (`Drift`, a CUSUM) from healthy runs alone, by a block bootstrap.
 
 from __future__ import annotations
 
@@ -17,26 +20,33 @@ from grpobench.analysis.detectors.policy import Drift, cusum, streams
 from grpobench.analysis.detectors.registry import DETECTORS, thresholds
 from grpobench.analysis.runfolder.experiment import Experiment
 
-LEAST = 0.9
-"""Precision and recall that are asked for."""
-MOST = 0.05
-"""False alarms per healthy run that are borne."""
+MIN_RATE = 0.9
+"""The goal for precision and for recall: at least this."""
+MAX_FALSE_ALARMS = 0.05
+"""The goal for false alarms per healthy run: at most this."""
 
 
 @dataclass(frozen=True)
 class ThresholdChoice:
-    """A detector's thresholds as the first half of the seeds sets them, and how they do on both halves."""
+    """The thresholds chosen for one detector, and the scores that they reach.
+
+    The half `set` holds the seeds on which thresholds are chosen, the half `scored` all other seeds.
+    """
 
     kind: str
+    """The kind of event that the detector finds, its key in DETECTORS."""
     values: Mapping[str, float]
-    """The thresholds that were tried, as they were set."""
+    """Name -> chosen value, of the thresholds for which several values were tried."""
     default: Mapping[str, float]
-    """The same as the registry has them."""
-    tried: int
-    """Settings tried."""
+    """Name -> default value in DETECTORS, of the same thresholds."""
+    num_settings: int
+    """The number of combinations that were tried, with the default."""
     on_set: Score
+    """The chosen thresholds on the half `set`."""
     on_scored: Score
+    """The chosen thresholds on the half `scored`."""
     default_on_scored: Score
+    """The default thresholds on the half `scored`."""
 
 
 def set_thresholds(
@@ -45,83 +55,100 @@ def set_thresholds(
     experiment: Experiment,
     histories: Mapping[str, History],
 ) -> ThresholdChoice:
-    """The default where it meets the goals on the first half, else what `chosen` says."""
+    """Choose the thresholds of the detector `kind` on the half `set` and score them on both halves.
+
+    `library.tried` lists the values to try. `choose_setting` states the rule; a default that meets the goals
+    always wins.
+
+    Args:
+        histories: run name -> its logged metrics.
+    """
     default = DETECTORS[kind]
-    settings = list(variants(default, library.tried.get(kind, {})))
-    on_set = [score(outcomes(setting, library, experiment, histories, "set")) for setting in settings]
-    best = settings[chosen(on_set, [distance(setting, default) for setting in settings])]
+    settings = list(combine_thresholds(default, library.tried.get(kind, {})))
+    on_set = [score(judge_runs(setting, library, experiment, histories, "set")) for setting in settings]
+    best = settings[choose_setting(on_set, [compute_distance(setting, default) for setting in settings])]
     return ThresholdChoice(
         kind,
-        differing(best, settings),
-        differing(default, settings),
+        select_tried_thresholds(best, settings),
+        select_tried_thresholds(default, settings),
         len(settings),
-        score(outcomes(best, library, experiment, histories, "set")),
-        score(outcomes(best, library, experiment, histories, "scored")),
-        score(outcomes(default, library, experiment, histories, "scored")),
+        score(judge_runs(best, library, experiment, histories, "set")),
+        score(judge_runs(best, library, experiment, histories, "scored")),
+        score(judge_runs(default, library, experiment, histories, "scored")),
     )
 
 
-def variants(default: Detector, tried: Mapping[str, Sequence[float]]) -> Iterator[Detector]:
-    """The detector with its defaults, then with every combination of the values tried."""
+def combine_thresholds(
+    default: Detector, values_by_name: Mapping[str, Sequence[float]]
+) -> Iterator[Detector]:
+    """Yield the detector with its defaults, then with every other combination of the values to try."""
     yield default
-    for values in itertools.product(*tried.values()):
-        made = dataclasses.replace(default, **dict(zip(tried, values, strict=True)))
-        if made != default:
-            yield made
+    for values in itertools.product(*values_by_name.values()):
+        setting = dataclasses.replace(default, **dict(zip(values_by_name, values, strict=True)))
+        if setting != default:
+            yield setting
 
 
-def differing(detector: Detector, settings: Sequence[Detector]) -> dict[str, float]:
-    """The thresholds of a detector in which any of the settings differ."""
+def select_tried_thresholds(detector: Detector, settings: Sequence[Detector]) -> dict[str, float]:
+    """Name -> value in `detector`, of each threshold that is not the same in all `settings`."""
     rows = [thresholds(setting) for setting in settings]
     return {
         name: value for name, value in thresholds(detector).items() if len({row[name] for row in rows}) > 1
     }
 
 
-def distance(detector: Detector, default: Detector) -> float:
-    """How far thresholds are from the defaults: factors, as logarithms, added up."""
-    now, then = thresholds(detector), thresholds(default)
-    return sum(apart(now[name], then[name]) for name in then)
+def compute_distance(detector: Detector, default: Detector) -> float:
+    """The distance of a detector's thresholds from the defaults: the sum of |log(value / default)|."""
+    values, defaults = thresholds(detector), thresholds(default)
+    return sum(compute_threshold_distance(values[name], defaults[name]) for name in defaults)
 
 
-def apart(value: float, default: float) -> float:
-    """The logarithm of a factor; of what has no factor a hundred times the difference."""
+def compute_threshold_distance(value: float, default: float) -> float:
+    """|log(value / default)|; 100 · |value − default| if one of them is 0 or their signs differ."""
     return abs(math.log(value / default)) if value * default > 0 else 100 * abs(value - default)
 
 
-def chosen(scores: Sequence[Score], distances: Sequence[float]) -> int:
-    """Which setting: of those that meet the goals the nearest to the defaults; where none does, the one whose
-    worst of precision, recall and 1 − false alarms per healthy run is best, of equal ones the nearest."""
+def choose_setting(scores: Sequence[Score], distances: Sequence[float]) -> int:
+    """The index of the best setting.
+
+    If any settings meet the goals, this is the nearest of them to the defaults. Otherwise it is the one with
+    the highest `worst_rate`, and among equal ones the nearest.
+    """
 
     def rank(index: int) -> tuple[bool, float, float]:
         setting_score = scores[index]
         return (
-            not meets(setting_score),
-            0.0 if meets(setting_score) else -worst(setting_score),
+            not meets_goals(setting_score),
+            0.0 if meets_goals(setting_score) else -worst_rate(setting_score),
             distances[index],
         )
 
     return min(range(len(scores)), key=rank)
 
 
-def meets(score: Score) -> bool:
-    """Whether a score meets the goals, as far as it has them."""
+def meets_goals(score: Score) -> bool:
+    """Whether a score meets the goals. A rate that is NaN counts as met."""
     return (
-        not any(value < LEAST for value in (score.precision, score.recall)) and not score.per_healthy > MOST
+        not any(value < MIN_RATE for value in (score.precision, score.recall))
+        and not score.per_healthy > MAX_FALSE_ALARMS
     )
 
 
-def worst(score: Score) -> float:
-    """The worst of what is asked for, as far as it is defined."""
+def worst_rate(score: Score) -> float:
+    """The least of precision, recall and 1 − false alarms per healthy run, without NaN; 0 if all are NaN."""
     rates = (score.precision, score.recall, 1 - score.per_healthy)
     return min((value for value in rates if not math.isnan(value)), default=0.0)
 
 
-def outcomes(
+def judge_runs(
     detector: Detector, library: Library, experiment: Experiment, histories: Mapping[str, History], half: Half
 ) -> list[DetectorResult]:
-    """What a detector says of every run of a half that it can judge."""
-    run_outcomes = []
+    """The result of a detector on each run of a half.
+
+    A run without the metrics that the detector needs is left out, unless it must show the event: then it
+    counts as a miss.
+    """
+    results = []
     for run in library.of_half(experiment, half):
         history = histories[run.name]
         case = library.by_arm[run.arm]
@@ -131,35 +158,47 @@ def outcomes(
         events = [] if detector.lacks(history) else detector.find(history)
         _, accuracy = history.evaluated()
         steps = tuple(sorted(event.found for event in events))
-        run_outcomes.append(DetectorResult(label, case.healthy, steps, case.since, lost(accuracy)))
-    return run_outcomes
+        results.append(DetectorResult(label, case.healthy, steps, case.since, lost(accuracy)))
+    return results
 
 
-DRAWS = 2000
-BLOCK = 8
-"""Steps that stay together, as many as a rule asks for in a row."""
+NUM_DRAWS = 2000
+"""Resampled runs from which the limit is computed."""
+BLOCK_STEPS = 8
+"""Consecutive steps in a block: as many as other detectors demand in a row."""
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A limit and what it stands on."""
+class DriftLimit:
+    """The limit of the early warning, and the runs that it was computed from."""
 
     limit: float
+    """h, in standard deviations added up."""
     runs: int
-    """Healthy runs that were resampled."""
+    """The number of healthy runs that were resampled."""
     draws: int
+    """The number of resampled runs."""
     block: int
+    """Steps in a block."""
     above: int
-    """Of these runs as they are, those whose sum passes it."""
+    """How many of the healthy runs pass the limit without resampling."""
 
 
-def set_limit(histories: Sequence[History], draws: int = DRAWS, block: int = BLOCK, seed: int = 0) -> Limit:
-    """The value that the largest sum of at most one in twenty resampled runs exceeds.
+def set_drift_limit(
+    histories: Sequence[History], draws: int = NUM_DRAWS, block: int = BLOCK_STEPS, seed: int = 0
+) -> DriftLimit:
+    """The limit that the largest CUSUM of at most 5 % of the resampled runs exceeds.
 
-    A resampled run is the mean course of all runs plus residuals of one of them, in blocks of `block` steps
-    that begin anywhere and go on at the run's first step behind its last; every metric takes the same
-    blocks. So what is autocorrelated stays so within a block, and a run that learns faster than others stays
-    one. Runs that logged fewer steps than others are left out; raises ValueError where there is none.
+    A resampled run is the mean over all runs at each step, plus the residuals of one run in a new order. The
+    order consists of blocks of `block` consecutive steps that begin at random and wrap around from the last
+    step to the first. All metrics share it. Blocks preserve autocorrelation, and taking residuals from one
+    run preserves the differences between runs.
+
+    Args:
+        histories: logged metrics of healthy runs. Runs with fewer steps than the longest are left out.
+
+    Raises:
+        ValueError: `histories` is empty.
     """
     if not histories:
         raise ValueError("an early warning is set on healthy runs; there is none")
@@ -170,31 +209,32 @@ def set_limit(histories: Sequence[History], draws: int = DRAWS, block: int = BLO
     values = {name: np.array([history.updates(name).values for history in histories]) for name, _ in watched}
     steps = histories[0].updates(watched[0][0]).steps
     rng = np.random.default_rng(seed)
-    highs = np.zeros(draws)
+    largest_sums = np.zeros(draws)
     for draw in range(draws):
-        run, order = int(rng.integers(len(histories))), blocks(len(steps), block, rng)
+        run, order = int(rng.integers(len(histories))), draw_block_order(len(steps), block, rng)
         for name, sign in watched:
             mean = values[name].mean(axis=0)
             series = Series(name, steps, mean + (values[name][run] - mean)[order])
             sums = cusum(histories[run], series, sign, detector.slack)
-            highs[draw] = max(highs[draw], 0.0 if sums is None else float(sums.max()))
-    limit = upper(highs, MOST)
-    return Limit(limit, len(histories), draws, block, sum(highest(history) > limit for history in histories))
+            largest_sums[draw] = max(largest_sums[draw], 0.0 if sums is None else float(sums.max()))
+    limit = round_up_quantile(largest_sums, MAX_FALSE_ALARMS)
+    above = sum(compute_largest_sum(history) > limit for history in histories)
+    return DriftLimit(limit, len(histories), draws, block, above)
 
 
-def blocks(count: int, block: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` positions in blocks of `block` that follow each other, each begun at random, (count,)."""
+def draw_block_order(count: int, block: int, rng: np.random.Generator) -> np.ndarray:
+    """Positions from 0 to count − 1, (count,), in blocks of `block` consecutive ones with random starts."""
     starts = rng.integers(count, size=-(-count // block))
     return ((starts[:, None] + np.arange(block)) % count).ravel()[:count]
 
 
-def upper(highs: Floats, share: float) -> float:
-    """The least of the values that at most this share of them exceeds, rounded up to a tenth."""
-    order = np.sort(highs)
-    return float(np.ceil(10 * order[len(order) - 1 - int(share * len(order))]) / 10)
+def round_up_quantile(values: Floats, share: float) -> float:
+    """The least of `values` that at most this share of them exceeds, rounded up to a tenth."""
+    ascending = np.sort(values)
+    return float(np.ceil(10 * ascending[len(ascending) - 1 - int(share * len(ascending))]) / 10)
 
 
-def highest(history: History) -> float:
-    """The largest sum of a run as it is."""
+def compute_largest_sum(history: History) -> float:
+    """The largest CUSUM of a run over its watched metrics; 0 if none has a baseline."""
     stream_sums = [cusum(history, series, sign, Drift().slack) for series, sign in streams(history)]
     return max((float(sums.max()) for sums in stream_sums if sums is not None and len(sums)), default=0.0)

@@ -272,7 +272,7 @@ def batch_of(rollouts: Sequence[Rollout], loaded: Loaded, device: str) -> Batch:
         verdicts, rewards = [Verdict({}, None)] * len(group_rollouts), [0.0] * len(group_rollouts)
         groups.append(Group(Problem(str(len(groups)), "", None), group_rollouts, verdicts, rewards))
     longest = max(len(rollout.completion) for rollout in rollouts)
-    return pack_groups(groups, longest, 1, loaded.pad, device, ungraded=True)
+    return pack_groups(groups, longest, 1, loaded.pad, device, include_ungraded=True)
 
 
 def gap_of(sampler: HFSampler, loaded: Loaded, rollouts: Sequence[Rollout]) -> float:

@@ -13,7 +13,7 @@ from grpobench.benchmarks.gpu.rows import Outcome, Report, judged, measured
 from grpobench.benchmarks.memory_peaks import compare_plans
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.rollouts import Rollout
-from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+from grpobench.runs.tools.machine import read_peak_memory_gb, reset_peak_memory
 
 TOKENS = {True: (64, 128), False: (1024, 4096, 16384)}
 """Packed tokens of a micro-batch, by `Report.small`."""
@@ -74,13 +74,13 @@ def update(name: str, dtype: str, tokens: int) -> Outcome:
     ]
     batch = batch_of(rollouts, loaded, str(models.device))
     weight_count = sum(p.numel() for p in models.language.parameters())
-    before = peak_memory_gb()
+    before = read_peak_memory_gb()
     for _ in range(2):  # the optimizer's moments exist from the second update on
         reset_peak_memory()
         loss = -models.forward_train(("policy",), batch)["policy"].logp.mean()
         loss.backward()
         models.step(("policy",), 1.0)
-    peak = peak_memory_gb()
+    peak = read_peak_memory_gb()
     return measured(
         f"peak {peak:.2f} GiB ({before:.2f} before the first), {weight_count / 1e6:.1f} M weights"
     )

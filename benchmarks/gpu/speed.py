@@ -66,7 +66,7 @@ def wait() -> None:
 
 def requests_of(loaded: Loaded, sizes: Sizes) -> list[Request]:
     prompts, samples, before, _ = sizes
-    texts = prompt_texts(loaded.encode, prompts, before + (24 if loaded.templated else 0))
+    texts = prompt_texts(loaded.encode, prompts, before + (24 if loaded.has_chat_template else 0))
     return [
         Request(loaded.encode(text), tuple(range(100 * number, 100 * number + samples)))
         for number, text in enumerate(texts)

@@ -1,4 +1,12 @@
-"""What a recipe cannot say of a broken run: code that is wrong on purpose, named by the library alone."""
+"""Code that is wrong on purpose, for faults that no setting can cause."""
+
+# The recipes of calibration and of some findings name these as `grpobench.runs.calibration.faults:NAME`:
+#
+#     Faulty           an algorithm with the wrong sign or too large an entropy bonus
+#     Sums             a task whose training answers are wrong
+#     stale            a sampler that keeps the initial weights
+#     stale_rollouts   the same, but greedy evaluations use the trained weights
+#     noisy_routes     a sampler whose routers choose other experts than the trainer's
 
 from __future__ import annotations
 
@@ -36,7 +44,7 @@ from grpobench.tasks.task import Problem, Split
 
 @dataclass(frozen=True)
 class Faulty(GroupNormalized, ClippedRatio):
-    """Group-normalized advantages and a clipped ratio, with one fault; sound by default."""
+    """Group-normalized advantages and a clipped ratio. The defaults have no fault; each setting adds one."""
 
     name = "faulty"
     summary = "group-normalized policy gradient with a fault made on purpose"
@@ -45,9 +53,9 @@ class Faulty(GroupNormalized, ClippedRatio):
     metrics = parts.CLIP_METRICS
 
     sign: float = 1.0
-    """What advantages are multiplied by: −1 makes the better answers rarer."""
+    """Factor of the advantages. −1 lowers the probability of the better answers."""
     entropy_bonus: float = 0.0
-    """Weight of the policy's entropy in the objective."""
+    """Weight of the policy's entropy in the objective, which is maximized."""
 
     @property
     def differentiates_entropy(self) -> bool:
@@ -57,73 +65,81 @@ class Faulty(GroupNormalized, ClippedRatio):
         return self.sign * super().advantage(batch, models)
 
     def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, ModelOutput]) -> Loss:
-        sound = super().loss(batch, signal, now)
+        loss = super().loss(batch, signal, now)
         if not self.entropy_bonus:
-            return sound
-        return dataclasses.replace(sound, terms=sound.terms - self.entropy_bonus * now["policy"].entropy)
+            return loss
+        return dataclasses.replace(loss, terms=loss.terms - self.entropy_bonus * now["policy"].entropy)
 
 
 @dataclass(frozen=True)
 class Sums(Arithmetic):
-    """Arithmetic whose training answers may be misread."""
+    """The arithmetic task, with wrong training answers if `misread` is set."""
 
     name = "sums"
     summary = "arithmetic whose training answers may be misread on purpose"
     misread: bool = False
-    """Whether the training split's answers are of another column, which nothing can match."""
+    """Replace the answers of the training split by numbers that no completion matches, as if they had been
+    read from another column."""
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        sound = super().problems(split)
+        problems = super().problems(split)
         if not self.misread or split != "train":
-            return sound
-        return [dataclasses.replace(problem, truth=10**9 + int(problem.truth)) for problem in sound]
+            return problems
+        return [dataclasses.replace(problem, truth=10**9 + int(problem.truth)) for problem in problems]
 
 
-class Stale(HFSampler):
-    """A sampler that never takes over the trainer's weights."""
+class StaleSampler(HFSampler):
+    """Samples from a copy of the initial weights and ignores every update of the trainer."""
 
     def __init__(self, config: RunConfig, models: RoleModels, loaded: Loaded) -> None:
-        frozen = RoleModels(
+        initial_models = RoleModels(
             copy.deepcopy(models.language).requires_grad_(False),
             temperature=config.sampler.temperature,
             dtype=config.model.dtype,
         )
-        super().__init__(frozen, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
+        super().__init__(
+            initial_models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context
+        )
+        # The trainer computes log π_old itself, and no gap stops the run: the gap is the fault.
         self.exact = False
         self.max_logprob_gap = math.inf
 
 
-class StaleRollouts(Stale):
-    """A sampler whose rollouts are of the weights before training, while what is decoded greedily, which
-    only evaluations ask for, is of the trainer's: so that accuracy is the trained policy's."""
+class StaleRolloutSampler(StaleSampler):
+    """Samples rollouts from the initial weights, and decodes greedily from the trainer's current weights.
+
+    Only evaluations decode greedily, so accuracy is that of the trained policy.
+    """
 
     def __init__(self, config: RunConfig, models: RoleModels, loaded: Loaded) -> None:
         super().__init__(config, models, loaded)
-        self.current = HFSampler(
+        self.current_sampler = HFSampler(
             models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context
         )
 
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
     ) -> list[list[Rollout]]:
-        if temperature == 0 or any(GREEDY in request.seeds for request in requests):
-            return self.current.sample(requests, limit, temperature, mixing)
+        if has_greedy(requests, temperature):
+            return self.current_sampler.sample(requests, limit, temperature, mixing)
         return super().sample(requests, limit, temperature, mixing)
 
 
-FREQUENCY = 1e3
-"""Radians by which the error of a score turns for each nat of the score: neighbors have unlike errors."""
+ERROR_FREQUENCY = 1e3
+"""Radians per nat. The error of a score is a cosine of the score; this is large, so that similar scores have
+unrelated errors."""
 NOISE = 1.0
-"""Nats: root mean square of the error of a score."""
+"""Root mean square of the error of a score, in nats."""
 
 
-class NoisyRoutes(HFSampler):
-    """A sampler with the trainer's weights whose routers see each expert's score with an error of `noise`
-    nats, and so choose other experts; their weights are made of the true scores. What is decoded greedily,
-    which only evaluations ask for, is decoded without.
+class NoisyRouteSampler(HFSampler):
+    """Samples from the trainer's weights, but each router chooses experts by scores with an error.
 
-    The error is a fixed function of the score, as a rounding error is: no random numbers, and no other
-    completion, change a token's route.
+    The error has a root mean square of `noise` nats. The weights of the chosen experts come from the scores
+    without it. Greedy decoding, which only evaluations use, has no error.
+
+    Like a rounding error, the error is a fixed function of the score: a token's route depends neither on
+    random numbers nor on other completions. Raises ModelError for a model without routers.
     """
 
     def __init__(self, config: RunConfig, models: RoleModels, loaded: Loaded, noise: float = NOISE) -> None:
@@ -131,34 +147,51 @@ class NoisyRoutes(HFSampler):
         self.noise = noise
         self.exact = False
         self.max_logprob_gap = math.inf
-        routers_of(models.networks["policy"].trunk)  # a dense model has no routes
+        routers_of(models.networks["policy"].trunk)  # raises for a dense model
 
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
     ) -> list[list[Rollout]]:
-        if temperature == 0 or any(GREEDY in request.seeds for request in requests):
+        if has_greedy(requests, temperature):
             return super().sample(requests, limit, temperature, mixing)
-        with choosing(self.models.networks["policy"].trunk, self.choose):
+        with choosing(self.models.networks["policy"].trunk, self.choose_experts):
             return super().sample(requests, limit, temperature, mixing)
 
-    def choose(self, number: int, scores: torch.Tensor, router_choice: torch.Tensor) -> torch.Tensor:
-        """The experts (N, k) with the largest scores and errors; `scores` (N, experts) are probabilities."""
+    def choose_experts(
+        self, router_index: int, scores: torch.Tensor, router_choice: torch.Tensor
+    ) -> torch.Tensor:
+        """The k experts with the largest log-probability plus error, long (N, k).
+
+        Args:
+            router_index: the number of the router in the model, from 0; it shifts the phase of the error.
+            scores: probabilities (N, experts).
+            router_choice: the router's own choice (N, k), of which only k is used.
+        """
         # float32, above 0: the logarithm of a probability that underflowed is −inf, whose cosine is NaN.
-        nats = scores.float().clamp(min=torch.finfo(torch.float32).tiny).log()
-        error = self.noise * math.sqrt(2) * (FREQUENCY * nats + number).cos()
-        return (nats + error).topk(router_choice.shape[-1]).indices
+        log_scores = scores.float().clamp(min=torch.finfo(torch.float32).tiny).log()
+        # A cosine has a root mean square of 1/√2.
+        error = self.noise * math.sqrt(2) * (ERROR_FREQUENCY * log_scores + router_index).cos()
+        return (log_scores + error).topk(router_choice.shape[-1]).indices
 
 
-def stale(config: RunConfig, models: RoleModels, loaded: Any) -> Stale:
-    """The sampler of a run, as a recipe names it."""
-    return Stale(config, models, loaded)
+def has_greedy(requests: Sequence[Request], temperature: float) -> bool:
+    """Whether any completion of a call is decoded greedily: only evaluations ask for such."""
+    return temperature == 0 or any(GREEDY in request.seeds for request in requests)
 
 
-def stale_rollouts(config: RunConfig, models: RoleModels, loaded: Any) -> StaleRollouts:
-    """The same, of which evaluations ask the trained policy."""
-    return StaleRollouts(config, models, loaded)
+# What recipes name as `sampler.kind`: functions of these three arguments.
 
 
-def noisy_routes(config: RunConfig, models: RoleModels, loaded: Any) -> NoisyRoutes:
-    """The trainer's weights with other routes, of which evaluations see nothing."""
-    return NoisyRoutes(config, models, loaded)
+def stale(config: RunConfig, models: RoleModels, loaded: Any) -> StaleSampler:
+    """Make a sampler with the initial weights."""
+    return StaleSampler(config, models, loaded)
+
+
+def stale_rollouts(config: RunConfig, models: RoleModels, loaded: Any) -> StaleRolloutSampler:
+    """Make a sampler with the initial weights for rollouts and the trainer's for greedy evaluations."""
+    return StaleRolloutSampler(config, models, loaded)
+
+
+def noisy_routes(config: RunConfig, models: RoleModels, loaded: Any) -> NoisyRouteSampler:
+    """Make a sampler with the trainer's weights whose routers choose other experts."""
+    return NoisyRouteSampler(config, models, loaded)

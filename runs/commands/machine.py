@@ -90,12 +90,12 @@ def deep_command(options: Options) -> int:
 def use_device(name: str) -> None:
     """Have this process, which has not loaded torch yet, and its children use the GPU or none. Raises
     ConfigError without a GPU."""
-    from grpobench.runs.tools.machine import VISIBLE, visible_gpus
+    from grpobench.runs.tools.machine import VISIBLE_GPUS, count_gpus
     from grpobench.runs.tools.strict import ConfigError
 
     if name == "cpu":
-        os.environ[VISIBLE] = ""
-    elif not visible_gpus():
+        os.environ[VISIBLE_GPUS] = ""
+    elif not count_gpus():
         raise ConfigError(["--device cuda: torch sees no GPU here; grpobench doctor says what it sees"])
 
 

@@ -108,7 +108,7 @@ def export(run: Path, folder: Path, dtype: DType = "float32", merged: bool = Fal
         base = write_weights(subject, loaded, path, aside, folder.name, dtype, merged)
         point("export")
         loaded.tokenizer.save_pretrained(aside)
-        details = Details(dtype, loaded.templated, limit_of(subject), base)
+        details = Details(dtype, loaded.has_chat_template, limit_of(subject), base)
         text = card(subject, loaded.provenance, run, made, details)
         (aside / "README.md").write_text(text, encoding="utf-8")
     return made

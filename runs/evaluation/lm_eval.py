@@ -91,7 +91,7 @@ def ask(
     for mode in decoding.modes(task):
         name = write(folder, loaded, task, split, problems, mode, decoding)
         plain = mode == "likelihood" and any(task.premise(problem) is not None for problem in problems)
-        templated = not plain and loaded.templated
+        templated = not plain and loaded.has_chat_template
         if not plain:
             demand_same_prompts(loaded, problems, templated)
         model = language_model(loaded, templated, decoding.autocast)
@@ -117,7 +117,7 @@ def ask_theirs(
 ) -> tuple[list[Row], dict[str, float]]:
     """A task or group of the harness's own: one row per item, scores as the harness names them, and its
     numbers. `include` is a folder with further tasks in the harness's format."""
-    templated = template and loaded.templated
+    templated = template and loaded.has_chat_template
     harness_results = run_harness(
         name,
         language_model(loaded, templated, autocast, plain=False),
@@ -218,7 +218,7 @@ def write(
     task_class = (type(task).__module__, type(task).__qualname__)
     where = {"class": task_class, "settings": strict.plain(task), "split": split}
     rows = []
-    rendered = loaded.templated and has_messages(problems)
+    rendered = loaded.has_chat_template and has_messages(problems)
     for problem in problems:
         row: dict[str, str] = {
             "prompt": loaded.render(problem.prompt) if rendered else problem.text,

@@ -243,7 +243,7 @@ class EvaluationCache:
             models=models,
             long_prompts=question["long_prompts"],
         )
-        extra = {"model": loaded.provenance, "chat_template": loaded.templated}
+        extra = {"model": loaded.provenance, "chat_template": loaded.has_chat_template}
         return *evaluator.evaluate(0, question["split"]), extra
 
     def _ask_lm_eval(

@@ -148,7 +148,7 @@ def rehearse(
     """
     configs = [config for recipe in recipes for config in recipe.runs()]
     where = with_devices(where, configs)
-    workers = workers or recipes[0].head.workers or machine.worker_slots(where.gpus_per_run)
+    workers = workers or recipes[0].head.workers or machine.count_worker_slots(where.gpus_per_run)
     device = memory.device(gpu_memory, where, workers)
     plans, why = memory.attempt(configs, device)
     if any(planned_run.verdict == "does not fit" for planned_run in plans):
@@ -318,7 +318,7 @@ def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
         name = config.model.name
         templated = json.dumps(config.model.template, sort_keys=True)
         if (name, templated) not in models:
-            models[name, templated] = loading.outline(name, chat_template=config.model.template)
+            models[name, templated] = loading.load_outline(name, chat_template=config.model.template)
         # Whether prompts fit does not depend on the seed, and for most arms not on the arm.
         facts = str(
             (name, config.task, config.sampler, config.model, config.evaluate, config.train.prompts_per_step)

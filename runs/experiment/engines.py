@@ -72,13 +72,13 @@ def engine(where: Where, folder: Path, workers: int, execute: str, allow_change:
     whose lock this process holds. Raises ConfigError if the engine's package is not installed or no run fits.
     """
     if where.on == "local":
-        room = machine.worker_slots(where.gpus_per_run)
+        room = machine.count_worker_slots(where.gpus_per_run)
         if not room:
             raise ConfigError(
-                [f"--gpus-per-run {where.gpus_per_run:g}: this machine has {len(machine.devices())}"]
+                [f"--gpus-per-run {where.gpus_per_run:g}: this machine has {len(machine.list_gpus())}"]
             )
         return RunPool(workers or room, execute, allow_change, where.gpus_per_run)
-    cpus, gpus = where.cpus_per_run or machine.threads(cores()), where.gpus_per_run
+    cpus, gpus = where.cpus_per_run or machine.count_threads_per_worker(cores()), where.gpus_per_run
     if where.on == "ray":
         from grpobench.runs.experiment.on_ray import RayEngine
 

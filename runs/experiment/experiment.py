@@ -25,7 +25,7 @@ from grpobench.runs.settings import others
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
 from grpobench.runs.tools.lock import Lock, living
-from grpobench.runs.tools.machine import worker_slots
+from grpobench.runs.tools.machine import count_worker_slots
 from grpobench.runs.tools.screen import print_line
 from grpobench.tasks.data.bounded import object_or_empty, read_object_if_any
 
@@ -96,7 +96,7 @@ def run_experiment(
         )  # An engine with nothing to do would still start a cluster.
         count = workers or recipe.head.workers
         if left:
-            preflight.demand(runs, folder, count or worker_slots(where.gpus_per_run), line_on(console))
+            preflight.demand(runs, folder, count or count_worker_slots(where.gpus_per_run), line_on(console))
         run_engine = engine(where if left else HERE, folder, count, execute, allow_change)
         launcher = Launcher(runs, run_engine, console, demand=lock.demand, patience=patience)
         seconds = launcher.launch()

@@ -108,10 +108,10 @@ def device(gpu_gib: float | None, where: Where, workers: int = 0) -> Device:
     this machine's processor, of which no limit is known."""
     if gpu_gib is not None:
         return Device(True, int(gpu_gib * 2**30 * share(where)))
-    gpu_bytes = machine.gpu_memory() if where.on == "local" else None
+    gpu_bytes = machine.read_smallest_gpu_memory() if where.on == "local" else None
     if gpu_bytes is None:
         return Device(False, None)
-    beside = math.ceil(workers / max(1, machine.worker_slots(where.gpus_per_run)))
+    beside = math.ceil(workers / max(1, machine.count_worker_slots(where.gpus_per_run)))
     return Device(True, int(gpu_bytes * share(where) / max(1, beside)))
 
 

@@ -64,7 +64,9 @@ def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> PlanInp
     length = longest_text(config)
     taught = taught_texts(config)
     try:
-        loaded = loading.outline(config.model.name, weights=False, chat_template=config.model.template)
+        loaded = loading.load_outline(
+            config.model.name, check_weights=False, chat_template=config.model.template
+        )
     except ModelError:
         assumed = 1 + length[1] // BYTES_OF_A_TOKEN
         note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"

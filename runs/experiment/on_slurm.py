@@ -161,7 +161,7 @@ class SlurmEngine:
         except ImportError:
             raise ConfigError([MISSING]) from None
         self.local = cluster == "local"
-        self.workers = workers or (machine.worker_slots(gpus) if self.local else LARGEST_ARRAY)
+        self.workers = workers or (machine.count_worker_slots(gpus) if self.local else LARGEST_ARRAY)
         self.board = Board(folder, execute, cpus, allow_change)
         self.folder = self.board.path.parent / "jobs"
         self.around = surroundings(cpus)

@@ -147,9 +147,9 @@ class RunPool:
         slot = next(number for number in itertools.count() if number not in taken)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        threads = machine.threads(self.workers)
+        threads = machine.count_threads_per_worker(self.workers)
         process = context.Process(target=serve, args=(theirs, self.execute, threads, os.getpid()))
-        variables = machine.environment(self.workers, slot, self.gpus_per_run)
+        variables = machine.make_worker_environment(self.workers, slot, self.gpus_per_run)
         with environment(**variables), without_main(), without_interrupts():
             process.start()
         theirs.close()  # a copy left open here would hide the end of the connection when the worker dies

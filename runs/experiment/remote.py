@@ -22,7 +22,7 @@ from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.files import write_atomic
 from grpobench.runs.tools.lock import Sight
-from grpobench.runs.tools.machine import SPIN, SPINS
+from grpobench.runs.tools.machine import DEFAULT_SPINS, SPIN_COUNT
 from grpobench.runs.train.progress import Progress
 from grpobench.tasks.data import bounded
 
@@ -169,5 +169,5 @@ def surroundings(threads: int) -> dict[str, str]:
         **variables,
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
-        SPIN: os.environ.get(SPIN, SPINS),
+        SPIN_COUNT: os.environ.get(SPIN_COUNT, DEFAULT_SPINS),
     }

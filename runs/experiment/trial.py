@@ -236,9 +236,9 @@ def carry_out(chosen: Sequence[RunConfig], gpus_per_run: float | None = None) ->
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="grpobench-trial-", ignore_cleanup_errors=True) as room:
-        arguments = (theirs, list(chosen), room, machine.threads(1), os.getpid(), SECONDS)
+        arguments = (theirs, list(chosen), room, machine.count_threads_per_worker(1), os.getpid(), SECONDS)
         process = context.Process(target=serve, args=arguments)
-        variables = machine.environment(1, 0, gpus_per_run)
+        variables = machine.make_worker_environment(1, 0, gpus_per_run)
         try:
             with environment(**variables), without_main(), without_interrupts():
                 process.start()

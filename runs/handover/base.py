@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpobench.runs.models.hashes import weights_hash
-from grpobench.runs.models.loading import Loaded, load, outline
+from grpobench.runs.models.loading import Loaded, load, load_outline
 from grpobench.runs.models.model_files import folder_of
 from grpobench.runs.models.model_packages import PACKAGED
 from grpobench.runs.prepare.warmstart import Tell, warm_start
@@ -45,10 +45,10 @@ def base_of(config: RunConfig, taken: dict[str, str]) -> HandoverBase:
     """The policy of a run and its location. `taken` maps what makes a policy to its location, so that equal
     policies share one."""
     model = config.model
-    loaded = outline(model.name, chat_template=model.template)
+    loaded = load_outline(model.name, chat_template=model.template)
     kind, folder = folder_of(model.name) or ("package" if model.name in PACKAGED else "hub", None)
     # A tokenizer that was changed must be saved: the library would read the folder's own.
-    changed = bool(loaded.appended or model.chat_template_settings)
+    changed = bool(loaded.suppressed_tokens or model.chat_template_settings)
     if not model.warm_start and not changed and kind in ("folder", "hub"):
         return HandoverBase(loaded, str(folder.resolve()) if folder else model.name)
     task = (config.task.name, strict.plain(config.task)) if model.warm_start else None
@@ -83,7 +83,7 @@ def plain_template(loaded: Loaded, problems: Sequence[Problem], plain: str) -> s
     """The chat template with which a library that always has one reads the prompts that our loop reads: empty
     if it is the tokenizer's own, else `plain`, with the token before every text if there is one. Raises
     ConfigError if no such template encodes prompts as ours."""
-    if loaded.templated:
+    if loaded.has_chat_template:
         return ""
     chosen = problems[:: max(1, len(problems) // SAMPLES)]
     for template in (plain, "{{ bos_token }}" + plain):

@@ -82,7 +82,7 @@ def row(problems: Problems, problem: Problem, split: Split, index: int) -> dict[
     columns = grading.as_columns(problem)
     return {
         "data_source": source(config, split),
-        "prompt": as_messages(problem.prompt if problems.loaded.templated else problem.text),
+        "prompt": as_messages(problem.prompt if problems.loaded.has_chat_template else problem.text),
         "ability": config.task.name,
         "reward_model": {"style": "rule", "ground_truth": columns["truth"]},
         "extra_info": {"index": index, "split": split, **columns},

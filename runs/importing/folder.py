@@ -58,11 +58,11 @@ def run_key(
     from the name of the log or of its folder without the seed. An unknown seed becomes the next free one.
     Raises DataError for a name without any character that names here can have."""
     name = log.name or label
-    arm, seed = parted(name)
+    arm, seed = split_label(name)
     if log.group:
         arm = log.group
     if seed is None:
-        seed = parted(label)[1]
+        seed = split_label(label)[1]
     originals = overrides.arm or arm or label, overrides.task or log.task or evaluated.rpartition("/")[2]
     for option, original in zip(("--arm", "--task"), originals, strict=True):
         if original and not plain(original):
@@ -94,9 +94,9 @@ def find_confusion(key: RunKey, originals: Originals) -> str:
     return ""
 
 
-def parted(label: str) -> tuple[str, int | None]:
-    """A path or name without the seed at its end, and the seed: ``grpo/seed1`` and ``grpo-s1`` are `grpo` and
-    1."""
+def split_label(label: str) -> tuple[str, int | None]:
+    """(arm, seed) of a name or path that ends in a seed: ``grpo/seed1`` and ``grpo-s1`` give ("grpo", 1).
+    Without a seed, the whole label and None."""
     match = SEED.search(label.replace("/", "-"))
     if match is None:
         return label, None

@@ -9,7 +9,7 @@ from pathlib import Path
 from grpobench.runs.importing import beside, folder, handed
 from grpobench.runs.importing.folder import KeyOverrides, RunKey
 from grpobench.runs.importing.log import ImportFault, Log
-from grpobench.runs.importing.sources import ImportSource, read, sources
+from grpobench.runs.importing.sources import ImportSource, find_sources, read_source
 from grpobench.runs.importing.translate import STEP, Translated, diverged, divided, language, translate
 from grpobench.runs.tools.files import demand_writable
 from grpobench.tasks.data.tables import DataError
@@ -103,9 +103,9 @@ def ours_keys(runs: Iterable[beside.OwnRun]) -> list[RunKey]:
 def logs(request: ImportRequest, faults: list[ImportFault]) -> Iterator[tuple[ImportSource, Log]]:
     """The log of every source; whatever cannot be read is added to `faults`."""
     for path in request.sources:
-        for source in sources(path, request.form, faults):
+        for source in find_sources(path, request.form, faults):
             try:
-                log = read(source, request.form, request.mapped)
+                log = read_source(source, request.form, request.mapped)
             except DataError as error:
                 faults.append(ImportFault(source.path, None, message_of(error, source)))
                 continue

@@ -18,7 +18,7 @@ from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import installed
-from grpobench.runs.tools.machine import devices
+from grpobench.runs.tools.machine import list_gpus
 from grpobench.tasks.data import sources
 from grpobench.tasks.task import Task, family
 from grpobench.tasks.workers.pool import cores
@@ -76,7 +76,7 @@ def threads() -> MachineCheck:
 
 def workers() -> MachineCheck:
     """The workers that an experiment would use on this machine."""
-    worker_devices = devices()
+    worker_devices = list_gpus()
     detail = (
         f"{len(worker_devices)}, each on a GPU of its own ({', '.join(worker_devices)})"
         if worker_devices

@@ -69,7 +69,7 @@ def prompt(loaded: Loaded, problem: Problem, premise: str | None) -> tuple[int, 
 def continuations(loaded: Loaded, task: Task, problem: Problem) -> tuple[str, ...]:
     """The candidates of a problem as they follow its prompt or its premise."""
     texts = task.candidates(problem)
-    return texts if task.premise(problem) is not None else tuple(map(loaded.reply, texts))
+    return texts if task.premise(problem) is not None else tuple(map(loaded.format_answer, texts))
 
 
 def continuation(loaded: Loaded, problem: Problem, text: str) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ def _group(loaded: Loaded, prompt: tuple[int, ...], texts: Sequence[tuple[int, .
     if longest > loaded.context:
         raise DataError(
             f"a prompt with its candidate has {longest} tokens, beyond the model's "
-            f"{loaded.bound}; take another model"
+            f"{loaded.context_description}; take another model"
         )
     rollouts = [Rollout(prompt, text, np.zeros(len(text), np.float32), True) for text in texts]
     return Group(Problem("", "", None), rollouts, [Verdict({}, None)] * len(texts), [0.0] * len(texts))

@@ -120,7 +120,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Rewards, scores, signal, outcomes and diversity of groups."""
     # A rollout that could not be graded has no reward: it must not count as one with reward 0.
     verdicts = [[verdict for verdict in group.verdicts if graded(verdict)] for group in groups]
-    rewards = [group.graded() for group in groups]
+    rewards = [group.graded_rewards() for group in groups]
     return {
         **outcome_metrics(groups),
         **reward_metrics(rewards),

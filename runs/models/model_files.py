@@ -122,7 +122,7 @@ def locate_model(name: str) -> tuple[str, dict[str, str]]:
     return name, {"name": name, "from": "hub", "place": name, "sha256": ""}
 
 
-def silent(name: str) -> bool:
+def is_hub_silent(name: str) -> bool:
     """Whether a hub model must come from the hub's cache, because the hub does not answer. Asked first: the
     client alone tries for more than a minute. Raises ModelError where the cache has nothing either."""
     why = sources.hub_silence()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpobench.runs.models import model_packages, sizes, trust
-from grpobench.runs.models.model_files import folder_of, missing, silent
+from grpobench.runs.models.model_files import folder_of, is_hub_silent, missing
 from grpobench.runs.models.model_packages import outline_of, read_outline
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
 from grpobench.tasks.data import bounded
@@ -126,7 +126,7 @@ def shape_of(name: str) -> ModelShape:
         raise ModelError(why)
     local = folder_of(name)
     packaged = not local and name in model_packages.PACKAGED
-    where: dict[str, Any] = {"local_files_only": packaged or local is not None or silent(name)}
+    where: dict[str, Any] = {"local_files_only": packaged or local is not None or is_hub_silent(name)}
     location = str(local[1]) if local else name
     if packaged:
         location, more = outline_of(name, model_packages.PACKAGED[name].file)
@@ -135,7 +135,7 @@ def shape_of(name: str) -> ModelShape:
         if local:
             # Before anything is made: Python would make a stated number of layers one by one.
             stated = bounded.read_object(Path(location) / "config.json")
-            sizes.check_counts(stated, sizes.Held(0, 0, 0))
+            sizes.check_counts(stated, sizes.WeightCounts(0, 0, 0))
         config = read_outline(AutoConfig, location, trust_remote_code=trust.trusted(), **where)
         return count(config)
     except Exception as error:  # damaged files raise what their reader likes

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
-from grpobench.runs.models.loading import window
+from grpobench.runs.models.loading import read_attention_window
 from grpobench.runs.models.token_budgets import ModelError, is_out_of_memory
 
 MOST = 1e-3
@@ -80,7 +80,7 @@ def demand_equal(models: ProbedModels, plain: torch.Tensor, other: torch.Tensor,
 
 
 def unfit(models: ProbedModels, why: str) -> ModelError:
-    reach = window(models.language.config)
+    reach = read_attention_window(models.language.config)
     cause = f" (it has an attention window of {reach} tokens)" if reach else ""
     return ModelError(
         f"{type(models.language).__name__} cannot be used: {why}{cause}. Use a model whose layers are plain "
@@ -90,7 +90,7 @@ def unfit(models: ProbedModels, why: str) -> ModelError:
 
 def length(models: ProbedModels) -> int:
     """Tokens of a prompt and a completion of the probe: as many as the model's window or context holds."""
-    reach, context = window(models.language.config), positions(models)
+    reach, context = read_attention_window(models.language.config), positions(models)
     # At least a token of the prompt and one behind it.
     return max(2, min(reach if 0 < reach <= FARTHEST else USUAL, context))
 

@@ -34,20 +34,22 @@ class Absurd(ValueError):
 
 
 @dataclass(frozen=True)
-class Held:
-    """What the weight files hold."""
+class WeightCounts:
+    """How much the weight files of a model contain."""
 
     tensors: int
+    """The number of tensors."""
     elements: int
+    """The number of elements of all tensors."""
     size: int
-    """Bytes."""
+    """The size of the files in bytes."""
 
 
-def fitting(location: str, **where: Any) -> Held | None:
-    """What the weight files of a folder or hub id hold, once the counts in config.json are found to fit them.
-    None where nothing can be counted: no such files, or a model made by code of its own, which is trusted.
+def count_weights(location: str, **where: Any) -> WeightCounts | None:
+    """Count the weights in the files of a folder or hub id, and check that config.json fits them.
 
-    Raises Absurd, and whatever the readers of the files do.
+    None if nothing can be counted: there are no such files, or the model has its own code, which is trusted.
+    Raises Absurd if config.json does not fit, and the errors of the files' readers.
     """
     config, weight_files = files(location, **where)
     weights, stated = read_sizes(weight_files), bounded.read_object(config)
@@ -56,14 +58,14 @@ def fitting(location: str, **where: Any) -> Held | None:
     return weights if weight_files and not trusts_code else None
 
 
-def read_sizes(files: list[Path]) -> Held:
+def read_sizes(files: list[Path]) -> WeightCounts:
     """Read off the headers of safetensors files; of others only the size is known. Raises SafetensorError."""
     size = sum(file.stat().st_size for file in files)
     headed = [file for file in files if file.suffix == ".safetensors"]
     if len(headed) < len(files):
-        return Held(size, size, size)  # a weight, and a tensor, takes a byte at least
+        return WeightCounts(size, size, size)  # a weight, and a tensor, takes a byte at least
     shape_by_name = shapes(headed)
-    return Held(len(shape_by_name), sum(map(math.prod, shape_by_name.values())), size)
+    return WeightCounts(len(shape_by_name), sum(map(math.prod, shape_by_name.values())), size)
 
 
 def shapes(files: list[Path]) -> dict[str, tuple[int, ...]]:
@@ -78,7 +80,7 @@ def shapes(files: list[Path]) -> dict[str, tuple[int, ...]]:
     return shape_by_name
 
 
-def check_counts(config: Mapping[str, Any], weights: Held) -> None:
+def check_counts(config: Mapping[str, Any], weights: WeightCounts) -> None:
     """Refuse a number of layers, experts or labels that is not theirs: Python would make them one by one.
 
     Raises Absurd.
@@ -109,7 +111,7 @@ def numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield name, value
 
 
-def check_model(model: Any, config: Any, weights: Held) -> None:
+def check_model(model: Any, config: Any, weights: WeightCounts) -> None:
     """Refuse a model, made on the meta device, that the weights cannot fill. Raises Absurd."""
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     quantized = getattr(config, "quantization_config", None) is not None

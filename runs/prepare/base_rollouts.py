@@ -25,7 +25,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import alone
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.rollouts import Rollout, count_sampled
+from grpobench.runs.sample.rollouts import Rollout, count_sampled_tokens
 from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files, strict
@@ -107,7 +107,7 @@ def base_rollouts(
             part = problems[start : start + AT_ONCE]
             sampled, took = completions(initial, folder, part, count)
             generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
-            tokens += count_sampled(sampled)
+            tokens += count_sampled_tokens(sampled)
             seconds += took
             for group in grader.groups([STREAM] * len(part), part, sampled):
                 pairs = zip(group.verdicts, group.reward, strict=True)

@@ -93,7 +93,7 @@ def written(loaded: Loaded, path: Path, prompt: Prompt, text: str) -> Group:
     if (length := len(prompt_tokens) + len(completion)) > loaded.context:
         raise DataError(
             f"{path}: the prompt {as_text(prompt)[:40]!r} and an answer have {length} tokens, beyond the "
-            f"model's {loaded.bound}; shorten or remove the line"
+            f"model's {loaded.context_description}; shorten or remove the line"
         )
     unknown = np.full(len(completion), np.nan, dtype=np.float32)
     rollout = Rollout(prompt_tokens, completion, unknown, stopped=True)

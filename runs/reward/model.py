@@ -349,7 +349,7 @@ def read(model_path: str, dtype: str) -> tuple[Any, Any]:
     templates.bound()
     trust_option = {"trust_remote_code": trust.trusted()}
     try:
-        weights = sizes.fitting(model_path)
+        weights = sizes.count_weights(model_path)
         tokenizer = AutoTokenizer.from_pretrained(
             model_path, padding_side="right", truncation_side="left", **trust_option
         )

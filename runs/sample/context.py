@@ -30,8 +30,8 @@ class Room:
         whose, shorter = (", as the teacher reads them,", "shorten the template, ") if taught else ("", "")
         message = (
             f"{len(long)} of {len(problems)} {split} prompts{whose} leave no room for {self.limit} new "
-            f"tokens in the model's {self.loaded.bound} (problem {worst} has {long[worst]} tokens); {shorter}"
-            "lower sampler.max_completion_tokens, take a model with a longer context"
+            f"tokens in the model's {self.loaded.context_description} (problem {worst} has {long[worst]} "
+            f"tokens); {shorter}lower sampler.max_completion_tokens, take a model with a longer context"
         )
         if self.policy == "refuse":
             raise DataError(f'{message}, or leave them out (in a recipe: model.long_prompts = "drop")')
@@ -70,7 +70,7 @@ class Room:
         assistant are not looked for, since some templates remove thoughts from them."""
         if isinstance(problem.prompt, str):
             return len(self.loaded.encode(""))
-        if self.loaded.templated:
+        if self.loaded.has_chat_template:
             remedy = "take another model, or give it plain text (in a recipe: model.chat_template = false)"
             if problem.prompt[0].role == "system":
                 remedy = f"write the system message into the user's, {remedy}"

@@ -67,9 +67,8 @@ def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) 
     if longest + limit > loaded.context:
         raise DataError(
             f"a prompt of {longest} tokens and an episode of {limit} exceed the model's "
-            f"{loaded.bound}; give the task fewer turns, lower sampler.max_completion_tokens, or "
-            f"take a model "
-            "with a longer context"
+            f"{loaded.context_description}; give the task fewer turns, lower sampler.max_completion_tokens, "
+            "or take a model with a longer context"
         )
 
 
@@ -192,7 +191,7 @@ def turn_length(loaded: Loaded, tokens: Sequence[int], sign: str) -> int:
 def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
     """The tokens between two turns: an end token and the reply or, if the model has a chat template, the
     template's next message from the user with its cue for an answer."""
-    if loaded.templated:
+    if loaded.has_chat_template:
         # Templates refuse a conversation that does not begin with the user and alternate.
         talk = [("user", "."), ("assistant", ANCHOR), ("user", reply)]
         rendered: str = loaded.tokenizer.apply_chat_template(
@@ -216,7 +215,7 @@ def demonstrated(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[s
     texts = turns
     if texts is None:
         first, *later_turns = task.demonstrate_episode(problem)
-        texts = [loaded.reply(first), *later_turns]
+        texts = [loaded.format_answer(first), *later_turns]
     for number, text in enumerate(texts, 1):
         turn = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
         episode.take(turn, [0.0] * len(turn))
@@ -225,8 +224,8 @@ def demonstrated(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[s
     if (length := len(episode.prompt) + len(episode.tokens)) > loaded.context:
         raise DataError(
             f"the demonstration of problem {problem.id} and its prompt have {length} tokens, beyond "
-            f"the model's {loaded.bound}; leave out what reads demonstrations (model.warm_start, "
-            "modify.schedule) or take a model with a longer context"
+            f"the model's {loaded.context_description}; leave out what reads demonstrations "
+            "(model.warm_start, modify.schedule) or take a model with a longer context"
         )
     return episode.rollout()
 

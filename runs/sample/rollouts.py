@@ -1,4 +1,7 @@
-"""Rollouts, groups, and the batch of padded tensors made from them."""
+"""Rollouts, groups of rollouts, and the padded `Batch` that algorithms train on."""
+
+# A `Rollout` is one completion, a `Group` all completions of one problem with their rewards. `pack_groups`
+# pads the groups of a step to a `Batch`. Shapes: B rollouts, P longest prompt, T longest completion.
 
 from __future__ import annotations
 
@@ -18,23 +21,27 @@ class Rollout:
     """One completion of one prompt."""
 
     prompt: tuple[int, ...]
+    """Token ids of the prompt, without padding."""
     completion: tuple[int, ...]
-    """Token ids, with the end token if the policy wrote one; in several turns also the replies between."""
+    """Token ids, with the end token if the policy wrote one. If the task has several turns, they include the
+    environment's replies."""
     sampler_logp: np.ndarray
-    """Float (T,): the sampler's log-probability of each token under the distribution that it was drawn from,
-    tempered and truncated; 0 for tokens that the policy did not write."""
+    """Float (T,): the sampler's log-probability of each token under the tempered and truncated distribution
+    that it was drawn from; 0 for tokens that the policy did not write."""
     stopped: bool
-    """True if the policy ended it, False if the limit of tokens or turns cut it."""
+    """True if the policy ended the completion, False if the limit of tokens or turns cut it."""
     completion_mask: tuple[bool, ...] = ()
-    """Which tokens the policy wrote; empty means all of them."""
+    """Which tokens the policy wrote. Empty means all of them."""
     mixture: tuple[np.ndarray, np.ndarray] | None = None
-    """(tokens (T, k), weights (T, k)) that a mixing sampler fed after each token."""
+    """Token ids (T, k) and weights (T, k): after each token the model was fed this weighted mean of
+    embeddings. None if the sampler fed plain tokens."""
     routed_experts: tuple[np.ndarray, np.ndarray] | None = None
     """Int16 (P, routers, k) and (T, routers, k): the experts that each token of the prompt and of the
-    completion was sent to when it was fed; −1 where it was not, as the last one."""
+    completion was sent to. −1 for tokens that were never fed to the model, such as the last one. None if the
+    sampler does not record them."""
     entropy: np.ndarray | None = None
     """Float (T,): entropy in nats of the tempered distribution before each token, over the full vocabulary
-    even where tokens are drawn from a truncated one; 0 for tokens that the policy did not write. None if the
+    even if tokens are drawn from a truncated one; 0 for tokens that the policy did not write. None if the
     sampler does not report it."""
 
     @property
@@ -61,85 +68,98 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Located:
-    """Where parts of a completion begin, as indices of its tokens."""
+class AnswerLocation:
+    """Where the parts of a completion begin. All numbers are indices of its tokens."""
 
     answer: int
-    """The token with which the statement of the final answer begins; the length if there is none."""
+    """The first token of the statement of the final answer; the completion's length if there is none."""
     breaks: tuple[int, ...]
-    """Tokens with which a line, a sentence or a turn of thought begins."""
+    """The first tokens of lines, sentences and turns of thought before the answer, ascending."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A problem with its rollouts, their verdicts and their rewards."""
+    """A problem with its rollouts. All sequences are in the order of `rollouts`."""
 
     problem: Problem
     rollouts: Sequence[Rollout]
     verdicts: Sequence[Verdict]
+    """The verifier's result for each rollout. Its outcome is `infra_error` if grading failed."""
     reward: Sequence[float]
+    """The reward of each rollout, after weights and doses."""
     components: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """The components of the reward, before their weights; NaN for a component that does not apply to a
-    completion, and for a completion whose reward failed."""
+    """Component of the reward -> its unweighted value for each rollout. NaN if it does not apply to the
+    completion or if the reward failed."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """The weights of the components."""
+    """Component of the reward -> its weight."""
     doses: Mapping[str, Sequence[bool]] = field(default_factory=dict)
-    """By dose of the recipe that is drawn (`flipped`, `outlier`), which rewards it changed."""
+    """Kind of reward noise that the recipe adds (`flipped`, `outlier`) -> whether it changed each reward."""
     greedy: float | None = None
-    """Reward of the greedy answer, NaN if it could not be graded; None if there is no greedy answer."""
-    answers: Sequence[Located] = ()
-    """Where each completion states its answer; empty if the algorithm does not need it."""
+    """The reward of the greedy answer to the problem, a baseline. NaN if it could not be graded; None if
+    the algorithm asks for none."""
+    answers: Sequence[AnswerLocation] = ()
+    """Where each completion states its answer; empty if the algorithm does not ask for it."""
     teacher_prompts: Sequence[tuple[int, ...]] = ()
-    """What the teacher reads before each completion, no tokens for one that it does not read; empty if the
-    algorithm's teacher reads what the policy reads."""
+    """Token ids that the teacher reads in place of each rollout's prompt. A rollout that the teacher does not
+    read has no tokens. Empty if the teacher reads the policy's prompts."""
     expected: float = math.nan
-    """Value of the problem that the curriculum knew before the completions were graded; NaN without one."""
+    """The problem's value that the curriculum knew before grading, as in SPO. NaN if it knows none."""
     index: int = -1
-    """Number of the problem among all training problems; −1 if unknown."""
+    """The number of the problem among all training problems; −1 if unknown."""
 
-    def graded(self) -> list[float]:
+    def graded_rewards(self) -> list[float]:
         """The rewards of the rollouts that could be graded."""
         pairs = zip(self.verdicts, self.reward, strict=True)
         return [reward for verdict, reward in pairs if verdict.outcome != "infra_error"]
 
     def scores(self, index: int) -> dict[str, float]:
-        """The task's scores of a completion and the components of its reward. A score of the task wins over a
-        component of the same name."""
+        """The task's scores and the reward's components of rollout `index`, by name. If both have a name, the
+        task's score counts."""
         components = {name: column[index] for name, column in self.components.items()}
         return components | {**self.verdicts[index].scores}
 
 
+RowIndex = tuple[int, int]
+"""Where a row of a batch comes from: (index of the group, index of the rollout in it)."""
+
+
 def pack_groups(
     groups: Sequence[Group],
-    limit: int,
+    max_completion_tokens: int,
     step: int,
     pad: int,
     device: str = "cpu",
     *,
-    ungraded: bool = False,
+    include_ungraded: bool = False,
 ) -> Batch:
-    """The batch of all graded rollouts, in order. Rollouts with outcome `infra_error` are left out, unless
-    `ungraded` is set. The scores are the task's and the components of the reward."""
+    """Pad the rollouts of all groups, in order, to one batch.
+
+    Args:
+        max_completion_tokens: the longest completion that the sampler allowed, for `Batch`.
+        step: the update counter of the run, for `Batch`.
+        pad: the token id that fills prompts and completions on the right.
+        include_ungraded: include rollouts whose grading failed (outcome `infra_error`).
+    """
     rows = [
         (number, index)
         for number, group in enumerate(groups)
         for index, verdict in enumerate(group.verdicts)
-        if ungraded or verdict.outcome != "infra_error"
+        if include_ungraded or verdict.outcome != "infra_error"
     ]
     rollouts = [groups[number].rollouts[index] for number, index in rows]
     masks = [r.completion_mask or (True,) * len(r.completion) for r in rollouts]
-    sampler_logp = padded([r.sampler_logp for r in rollouts], 0.0, torch.float32)
+    sampler_logp = pad_rows([r.sampler_logp for r in rollouts], 0.0, torch.float32)
     answers = _answers(groups, rows)
-    taught = _taught(groups, rows)
+    teacher_prompts = _teacher_prompts(groups, rows)
     return Batch(
-        prompt=padded([r.prompt for r in rollouts], pad, torch.long).to(device),
+        prompt=pad_rows([r.prompt for r in rollouts], pad, torch.long).to(device),
         prompt_length=_integers([len(r.prompt) for r in rollouts], device),
-        completion=padded([r.completion for r in rollouts], pad, torch.long).to(device),
+        completion=pad_rows([r.completion for r in rollouts], pad, torch.long).to(device),
         length=_integers([len(r.completion) for r in rollouts], device),
         # The pad token cannot mark padding: it may be an end token, which the policy writes too.
-        completion_mask=padded(masks, False, torch.bool).to(device),
+        completion_mask=pad_rows(masks, False, torch.bool).to(device),
         sampler_logp=sampler_logp.to(device),
-        # The sampler's to begin with; the trainer replaces them where they are not exact enough.
+        # The trainer replaces them if the sampler is not exact.
         old_logp=sampler_logp.to(device),
         group=_integers([number for number, _ in rows], device),
         stopped=torch.tensor([r.stopped for r in rollouts], dtype=torch.bool, device=device),
@@ -151,33 +171,15 @@ def pack_groups(
         greedy_reward=_greedy_reward(groups, rows, device),
         answer=None if answers is None else _integers([answer.answer for answer in answers], device),
         breaks=None if answers is None else _breaks(answers, sampler_logp.shape[1]).to(device),
-        teacher_prompt=padded(taught, pad, torch.long).to(device) if taught else None,
-        teacher_prompt_length=_integers([len(prompt) for prompt in taught], device) if taught else None,
+        teacher_prompt=pad_rows(teacher_prompts, pad, torch.long).to(device) if teacher_prompts else None,
+        teacher_prompt_length=(
+            _integers([len(prompt) for prompt in teacher_prompts], device) if teacher_prompts else None
+        ),
         expected=_expected(groups, rows, device),
         problem=_integers([groups[number].index for number, _ in rows], device),
-        max_completion_tokens=limit,
+        max_completion_tokens=max_completion_tokens,
         step=step,
     )
-
-
-def graded_rows(groups: Sequence[Group], sampled: Sequence[Group]) -> list[int]:
-    """The rows of `pack_groups(groups)` as rows of `pack_groups(sampled, ungraded=True)`; the groups are some
-    of those that were sampled."""
-    starts, rows = {}, 0
-    for group in sampled:
-        # By identity: a group has lists, and so no hash.
-        starts[id(group)] = rows
-        rows += len(group.rollouts)
-    return [
-        starts[id(group)] + index
-        for group in groups
-        for index, verdict in enumerate(group.verdicts)
-        if verdict.outcome != "infra_error"
-    ]
-
-
-RowIndex = tuple[int, int]
-"""A row of a batch: (number of its group, index in the group)."""
 
 
 def _floats(values: Sequence[float], device: str) -> torch.Tensor:
@@ -189,46 +191,46 @@ def _integers(values: Sequence[int], device: str) -> torch.Tensor:
 
 
 def _scores(groups: Sequence[Group], rows: Sequence[RowIndex], device: str) -> dict[str, torch.Tensor]:
-    """Each score and component of the reward by name, 0 for a rollout that does not have it."""
-    scores = [groups[number].scores(index) for number, index in rows]
-    names = sorted({name for of_rollout in scores for name in of_rollout})
-    return {name: _floats([of_rollout.get(name, 0.0) for of_rollout in scores], device) for name in names}
+    """Name of each score or component of the reward -> its values (B,); 0 for rollouts without it."""
+    row_scores = [groups[number].scores(index) for number, index in rows]
+    names = sorted({name for scores in row_scores for name in scores})
+    return {name: _floats([scores.get(name, 0.0) for scores in row_scores], device) for name in names}
 
 
 def _greedy_reward(groups: Sequence[Group], rows: Sequence[RowIndex], device: str) -> torch.Tensor | None:
-    """The reward of each row's greedy answer; None if any group has none."""
+    """The reward of the greedy answer to each row's problem, (B,); None if any group has none."""
     greedy = [groups[number].greedy for number, _ in rows]
     return None if None in greedy else _floats([value for value in greedy if value is not None], device)
 
 
 def _expected(groups: Sequence[Group], rows: Sequence[RowIndex], device: str) -> torch.Tensor | None:
-    """The value of each row's problem; None if that of no row is known."""
+    """The value of each row's problem that the curriculum knows, (B,); None if it knows none."""
     values = [groups[number].expected for number, _ in rows]
     return None if all(math.isnan(value) for value in values) else _floats(values, device)
 
 
-def _answers(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[Located] | None:
-    """Where each completion states its answer; None if the algorithm does not need it."""
+def _answers(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[AnswerLocation] | None:
+    """Where each row's completion states its answer; None if the algorithm does not ask for it."""
     return [groups[number].answers[index] for number, index in rows if groups[number].answers] or None
 
 
-def _taught(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[tuple[int, ...]]:
-    """What the teacher reads before each row; empty if it reads what the policy reads."""
+def _teacher_prompts(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[tuple[int, ...]]:
+    """Token ids of each row's prompt for the teacher; empty if the teacher reads the policy's prompts."""
     return [groups[number].teacher_prompts[index] for number, index in rows if groups[number].teacher_prompts]
 
 
-def _breaks(answers: Sequence[Located], width: int) -> torch.Tensor:
-    """Bool (B, width): the tokens with which parts of the completions begin."""
+def _breaks(answers: Sequence[AnswerLocation], width: int) -> torch.Tensor:
+    """Bool (B, width): the first tokens of lines, sentences and turns of thought."""
     breaks = torch.zeros(len(answers), width, dtype=torch.bool)
-    for row, located in enumerate(answers):
-        breaks[row, list(located.breaks)] = True
+    for row, location in enumerate(answers):
+        breaks[row, list(location.breaks)] = True
     return breaks
 
 
-def padded(
+def pad_rows(
     rows: Sequence[Sequence[float] | np.ndarray], fill: float | bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Right-padded (B, longest); at least one column wide, so that reductions over tokens are defined."""
+    """Pad rows on the right to (B, longest), at least one column wide: reductions over none fail."""
     padded_rows = torch.full((len(rows), max([1, *map(len, rows)])), fill, dtype=dtype)
     for index, row in enumerate(rows):
         if len(row):
@@ -237,7 +239,8 @@ def padded(
 
 
 def _mixture(rollouts: Sequence[Rollout], device: str) -> Mixture | None:
-    """The mixtures that the sampler fed, with weights of 0 where it fed a plain token; None without any."""
+    """The mixtures (B, T, k) that the sampler fed, with weights of 0 where it fed a plain token; None if no
+    rollout has any."""
     width = max([1, *(len(r.completion) for r in rollouts)])
     mixed = [r.mixture for r in rollouts if r.mixture is not None]
     if not mixed:
@@ -253,30 +256,50 @@ def _mixture(rollouts: Sequence[Rollout], device: str) -> Mixture | None:
     return Mixture(token.to(device), weight.to(device))
 
 
-def count_sampled(sampled: Sequence[Sequence[Rollout]]) -> float:
-    """Tokens that the policy read or wrote to sample the rollouts of each problem: every completion with its
-    replies, and the problem's prompt once."""
-    return float(
-        sum(
-            max((len(rollout.prompt) for rollout in rollouts), default=0)
-            + sum(len(rollout.completion) for rollout in rollouts)
-            for rollouts in sampled
-        )
-    )
-
-
 def _routed_experts(rollouts: Sequence[Rollout], device: str) -> RoutedExperts | None:
-    """The experts that the sampler chose, padded with −1; None unless every rollout has them."""
+    """The experts of prompts (B, P, routers, k) and completions (B, T, routers, k), padded with −1. None if
+    any rollout lacks them."""
     routes = [r.routed_experts for r in rollouts if r.routed_experts is not None]
     if not routes or len(routes) < len(rollouts):
         return None
 
-    def joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
-        width = max([1, *map(len, parts)])
-        padded_routes = torch.full((len(parts), width, *parts[0].shape[1:]), -1, dtype=torch.int16)
-        for index, part in enumerate(parts):
-            padded_routes[index, : len(part)] = torch.as_tensor(part)
-        return padded_routes.to(device)
+    def pad_experts(experts_of_rows: Sequence[np.ndarray]) -> torch.Tensor:
+        width = max([1, *map(len, experts_of_rows)])
+        shape = len(experts_of_rows), width, *experts_of_rows[0].shape[1:]
+        padded_experts = torch.full(shape, -1, dtype=torch.int16)
+        for index, experts in enumerate(experts_of_rows):
+            padded_experts[index, : len(experts)] = torch.as_tensor(experts)
+        return padded_experts.to(device)
 
     prompts, completions = zip(*routes, strict=True)
-    return RoutedExperts(joined(prompts), joined(completions))
+    return RoutedExperts(pad_experts(prompts), pad_experts(completions))
+
+
+def find_graded_rows(groups: Sequence[Group], sampled: Sequence[Group]) -> list[int]:
+    """For each row of `pack_groups(groups)`, its row in `pack_groups(sampled, include_ungraded=True)`.
+
+    `groups` must be some of the objects in `sampled`.
+    """
+    starts, rows = {}, 0
+    for group in sampled:
+        # By identity: a group has lists, and so no hash.
+        starts[id(group)] = rows
+        rows += len(group.rollouts)
+    return [
+        starts[id(group)] + index
+        for group in groups
+        for index, verdict in enumerate(group.verdicts)
+        if verdict.outcome != "infra_error"
+    ]
+
+
+def count_sampled_tokens(rollouts_by_problem: Sequence[Sequence[Rollout]]) -> float:
+    """The number of tokens that the policy read or wrote to sample these rollouts: every completion, with the
+    environment's replies, and each problem's prompt once."""
+    return float(
+        sum(
+            max((len(rollout.prompt) for rollout in rollouts), default=0)
+            + sum(len(rollout.completion) for rollout in rollouts)
+            for rollouts in rollouts_by_problem
+        )
+    )

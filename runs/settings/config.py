@@ -113,7 +113,7 @@ class ModelConfig(Settings):
 
     @property
     def template(self) -> bool | Mapping[str, Any]:
-        """What `load` and `outline` take as `chat_template`."""
+        """What `load` and `load_outline` take as `chat_template`."""
         return self.chat_template_settings or self.chat_template
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.sample.rollouts import Located, Rollout
+from grpobench.runs.sample.rollouts import AnswerLocation, Rollout
 
 BREAK = re.compile(
     r"(?<=\n)(?=\S)|(?<=[.!?;] )(?=\S)|(?<=,)(?=-?\d+ ?[-+*/])"
@@ -19,7 +19,7 @@ BREAK = re.compile(
 """Places between characters at which a line, a sentence, an equation or a turn of thought begins."""
 
 
-def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
+def locate(loaded: Loaded, marker: str, rollout: Rollout) -> AnswerLocation:
     """The last statement of the final answer, and the breaks before it. An empty marker finds no answer."""
     text = loaded.decode(rollout.completion)
     start = text.rfind(marker) if marker else -1
@@ -29,7 +29,7 @@ def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
     positions = sorted({*breaks, *([start] if start >= 0 else [])} - {0})
     tokens = dict(zip(positions, begins(loaded, rollout.completion, positions), strict=True))
     answer = length if start < 0 else tokens.get(start, 0)
-    return Located(
+    return AnswerLocation(
         answer, tuple(sorted({tokens[position] for position in breaks if position} - {0, answer, length}))
     )
 

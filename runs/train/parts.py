@@ -37,7 +37,7 @@ from grpobench.runs.settings import others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimizers import Schedule, maker, schedule
 from grpobench.runs.tools.determinism import determinism
-from grpobench.runs.tools.machine import free_memory
+from grpobench.runs.tools.machine import read_free_memory
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.ahead import AheadSampler
@@ -336,7 +336,7 @@ def models_for(
     models.keep_past(config.sampler.lag)
     if config.sampler.lag:
         updates = train.steps * train.num_minibatches * train.epochs
-        models.past.demand_memory(updates, free_memory(models.device))
+        models.past.demand_memory(updates, read_free_memory(models.device))
     return models
 
 

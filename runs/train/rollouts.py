@@ -22,7 +22,7 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.drawn import demand_routes
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled
+from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled_tokens
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Sampler, StepRequest
 from grpobench.runs.sample.stop_strings import end_after
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
@@ -122,7 +122,7 @@ class OnPolicy:
             demand_routes(self.sampler, sampled)
         # Before the cut below: tokens behind a stop string were decoded, too.
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
-        self.sampler_tokens += count_sampled(sampled)
+        self.sampler_tokens += count_sampled_tokens(sampled)
         if strings := self.config.sampler.stop:
             sampled = [
                 [end_after(rollout, strings, self.loaded.decode) for rollout in group] for group in sampled
@@ -313,7 +313,7 @@ def preference(row: Any, location: str, loaded: Loaded) -> Group:
         if (length := len(prompt) + len(completion)) > loaded.context:
             raise DataError(
                 f"{location}: prompt and {key} completion have {length} tokens, beyond the model's "
-                f"{loaded.bound}; shorten or remove the line"
+                f"{loaded.context_description}; shorten or remove the line"
             )
         unknown = np.zeros(len(completion), dtype=np.float32)  # nobody recorded the log-probabilities
         rollouts.append(Rollout(prompt, completion, unknown, stopped=True))

@@ -30,11 +30,11 @@ from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
-from grpobench.runs.sample.rollouts import Group, graded_rows, pack_groups
+from grpobench.runs.sample.rollouts import Group, find_graded_rows, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.machine import peak_memory_gb
+from grpobench.runs.tools.machine import read_peak_memory_gb
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.train.checked_curriculum import CheckedCurriculum
 from grpobench.runs.train.corrections import Correction, correct
@@ -249,7 +249,7 @@ class Trainer:
         if record.logp is None:
             return self.models.forward("policy", batch).logp
         self.models.flops.add_forward("policy", batch)  # which nobody counted for a metric
-        rows = graded_rows(record.groups, record.sampled)
+        rows = find_graded_rows(record.groups, record.sampled)
         return record.logp[rows, : batch.completion.shape[1]]
 
     def _needs_forward_for_old_logp(self) -> bool:
@@ -345,7 +345,7 @@ class Trainer:
             point("rollout")
             safe_point()  # between two attempts nothing is half done, so the run may stop here
             sampled += groups
-            accepted = self.curriculum.accept(step, index, [group.graded() for group in groups])
+            accepted = self.curriculum.accept(step, index, [group.graded_rewards() for group in groups])
             accepted_groups += [group for group, keep in zip(groups, accepted, strict=True) if keep]
             if len(accepted_groups) >= num_prompts:
                 break
@@ -379,7 +379,7 @@ class Trainer:
         if reported is not None:
             return reported
         device = str(self.models.device)
-        batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
+        batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, include_ungraded=True)
         if not batch.completion_mask.any():
             return math.nan
         # With the weights that sampled, which with a lag are not the current ones.
@@ -399,7 +399,7 @@ class Trainer:
         scheduled = settings.problems and settings.every and step % settings.every == 0
         if self.base_policy and (last or scheduled):
             device = str(self.models.device)
-            batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
+            batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, include_ungraded=True)
             # Each by its own routes: replaying them in one of two policies would part equal ones.
             batch = dataclasses.replace(batch, routed_experts=None)
             with self.clock("forward"):
@@ -435,7 +435,7 @@ class Trainer:
             "cost/trained_tokens": float(self.updater.trained),
             "cost/flops": self._flops(),
             # Not stopping: the weights are those after the step, and the counters not yet all.
-            "cost/peak_memory_gb": max(self.models.ranks.all_gather(peak_memory_gb(), stops=False)),
+            "cost/peak_memory_gb": max(self.models.ranks.all_gather(read_peak_memory_gb(), stops=False)),
             "cost/state_gb": self.models.take_state_bytes() / 2**30,
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),

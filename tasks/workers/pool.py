@@ -67,8 +67,8 @@ class Pool:
     """Workers for one function; started at the first question, stopped with this process.
 
     `factory` is ``module:name`` of a function without arguments that imports what is needed and returns the
-    function to run. Arguments and results are JSON. `workers` 0 means `places()`. Safe to use from several
-    threads, one `map` at a time, and from a forked copy of this process, which gets a keeper of its own.
+    function to run. Arguments and results are JSON. `workers` 0 means `worker_slots()`. Safe to use from
+    several threads, one `map` at a time, and from a forked copy of this process, which gets its own keeper.
     """
 
     def __init__(

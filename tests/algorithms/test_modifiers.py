@@ -218,7 +218,7 @@ def test_groups_of_equal_graded_rewards_are_replaced() -> None:
     assert curriculum.attempts == 4
     ungraded = group([1.0, 1.0, 1.0, 0.0], ["graded", "graded", "graded", "infra_error"])
     mixed = group([1.0, 1.0, 1.0, 0.0], ["graded"] * 4)
-    assert curriculum.accept(1, [0, 1], [ungraded.graded(), mixed.graded()]) == [False, True]
+    assert curriculum.accept(1, [0, 1], [ungraded.graded_rewards(), mixed.graded_rewards()]) == [False, True]
     assert curriculum.accept(1, [0], [[]]) == [False]
 
 

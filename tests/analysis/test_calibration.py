@@ -19,15 +19,15 @@ from grpobench.analysis.calibration import markdown, table
 from grpobench.analysis.calibration.scores import Case, DetectorResult, Label, Library, Score, lost, score
 from grpobench.analysis.calibration.table import either, goal, same_arm, verdicts
 from grpobench.analysis.calibration.thresholds import (
-    blocks,
-    chosen,
-    differing,
-    distance,
-    highest,
-    meets,
-    set_limit,
-    upper,
-    variants,
+    choose_setting,
+    combine_thresholds,
+    compute_distance,
+    compute_largest_sum,
+    draw_block_order,
+    meets_goals,
+    round_up_quantile,
+    select_tried_thresholds,
+    set_drift_limit,
 )
 from grpobench.analysis.detectors.accuracy import AccuracyCollapse
 from grpobench.analysis.detectors.history import About, History, Series
@@ -182,19 +182,19 @@ def made(precision: tuple[int, int], recall: tuple[int, int], alarms: int = 0) -
 
 def test_the_default_stays_where_it_meets_the_goals() -> None:
     good, perfect = made((9, 10), (9, 10)), made((10, 10), (10, 10))
-    assert meets(good) and meets(perfect)
-    assert chosen([good, perfect], [0.0, 1.0]) == 0
-    assert chosen([made((9, 10), (9, 10), alarms=1), good, perfect], [0.0, 2.0, 1.0]) == 2
+    assert meets_goals(good) and meets_goals(perfect)
+    assert choose_setting([good, perfect], [0.0, 1.0]) == 0
+    assert choose_setting([made((9, 10), (9, 10), alarms=1), good, perfect], [0.0, 2.0, 1.0]) == 2
 
 
 def test_where_nothing_meets_the_goals_the_best_of_the_worst_is_taken() -> None:
     poor, fair = made((5, 10), (5, 10)), made((8, 10), (8, 10))
-    assert chosen([poor, fair, fair], [0.0, 2.0, 1.0]) == 2
+    assert choose_setting([poor, fair, fair], [0.0, 2.0, 1.0]) == 2
 
 
 def test_every_combination_is_tried_once_and_the_default_first() -> None:
     tried = {"least": (0.1, 0.2), "errors": (3.0, 4.0)}
-    detectors = list(variants(AccuracyCollapse(), tried))
+    detectors = list(combine_thresholds(AccuracyCollapse(), tried))
     assert [
         (detector.least, detector.errors) for detector in detectors if isinstance(detector, AccuracyCollapse)
     ] == [
@@ -203,9 +203,9 @@ def test_every_combination_is_tried_once_and_the_default_first() -> None:
         (0.2, 3.0),
         (0.2, 4.0),
     ]
-    assert differing(detectors[-1], detectors) == {"least": 0.2, "errors": 4.0}
-    assert distance(detectors[0], AccuracyCollapse()) == 0
-    assert distance(detectors[-1], detectors[0]) == pytest.approx(math.log(2) + math.log(4 / 3))
+    assert select_tried_thresholds(detectors[-1], detectors) == {"least": 0.2, "errors": 4.0}
+    assert compute_distance(detectors[0], AccuracyCollapse()) == 0
+    assert compute_distance(detectors[-1], detectors[0]) == pytest.approx(math.log(2) + math.log(4 / 3))
 
 
 def test_seeds_are_in_one_half_and_labels_are_what_the_case_says() -> None:
@@ -268,36 +268,38 @@ def test_cusum_is_its_recursion_and_knows_no_unit(values: list[float], slack: fl
 
 
 def test_blocks_are_of_steps_that_follow_each_other() -> None:
-    order = blocks(40, 8, np.random.default_rng(0))
+    order = draw_block_order(40, 8, np.random.default_rng(0))
     assert order.shape == (40,) and set(order) <= set(range(40))
     inside = np.diff(order.reshape(5, 8), axis=1) % 40
     assert (inside == 1).all()
-    assert len(blocks(13, 8, np.random.default_rng(0))) == 13
+    assert len(draw_block_order(13, 8, np.random.default_rng(0))) == 13
 
 
 def test_the_limit_is_passed_by_at_most_the_share() -> None:
     highs = np.arange(1.0, 101.0)
-    assert upper(highs, 0.05) == 95.0
-    assert (highs > upper(highs, 0.05)).mean() == 0.05
-    assert upper(np.full(100, 3.14), 0.05) == 3.2  # rounded up
+    assert round_up_quantile(highs, 0.05) == 95.0
+    assert (highs > round_up_quantile(highs, 0.05)).mean() == 0.05
+    assert round_up_quantile(np.full(100, 3.14), 0.05) == 3.2  # rounded up
 
 
 def test_a_limit_set_on_healthy_runs_spares_others_and_finds_a_broken_one() -> None:
-    limit = set_limit([history(healthy(seed)) for seed in range(12)], draws=300)
+    limit = set_drift_limit([history(healthy(seed)) for seed in range(12)], draws=300)
     assert limit.runs == 12 and limit.above <= 3
-    others = [highest(history(healthy(seed))) for seed in range(100, 140)]
+    others = [compute_largest_sum(history(healthy(seed))) for seed in range(100, 140)]
     assert np.mean([high > limit.limit for high in others]) <= 0.2  # 8 of 40; 5 % is 2 on the mean
-    assert highest(history(BROKEN["grader_failure"][0](0))) <= limit.limit
-    assert highest(history(BROKEN["reward_collapse"][0](0))) <= limit.limit  # broken before the baseline
-    assert highest(history(BROKEN["entropy_explosion"][0](0))) > limit.limit
+    assert compute_largest_sum(history(BROKEN["grader_failure"][0](0))) <= limit.limit
+    # The next one is broken before the baseline.
+    assert compute_largest_sum(history(BROKEN["reward_collapse"][0](0))) <= limit.limit
+    assert compute_largest_sum(history(BROKEN["entropy_explosion"][0](0))) > limit.limit
 
 
 def test_a_limit_is_the_same_each_time_and_refuses_nothing_to_stand_on() -> None:
     made = [history(healthy(seed)) for seed in range(3)]
-    assert set_limit(made, draws=50) == set_limit(made, draws=50)
-    assert set_limit([*made, history(healthy(9, steps=60))], draws=50).runs == 3  # the short one is left out
+    assert set_drift_limit(made, draws=50) == set_drift_limit(made, draws=50)
+    # A run with fewer steps is left out.
+    assert set_drift_limit([*made, history(healthy(9, steps=60))], draws=50).runs == 3
     with pytest.raises(ValueError, match="healthy runs"):
-        set_limit([])
+        set_drift_limit([])
 
 
 # A/A

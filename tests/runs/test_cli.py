@@ -418,15 +418,17 @@ def test_deep_takes_a_recipe_or_none() -> None:
 def test_the_device_of_deep_checks_is_chosen_before_torch_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine, "SIGNS", ("/no/such/device",))
+    monkeypatch.setattr(machine, "DRIVER_FILES", ("/no/such/device",))
     assert cli.main(["doctor", "--deep", "--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
     assert cli.main(["doctor", "--device", "cpu", "--gpu-memory", "24", "--set", "seeds=[0]"]) == 2
     stderr = capsys.readouterr().err
-    assert all(f"{name}: needs --deep RECIPE" in stderr for name in ("--device", "--gpu-memory", "--set"))
-    monkeypatch.setenv(machine.VISIBLE, "3")
+    assert all(
+        f"{name}: belongs to --deep RECIPE" in stderr for name in ("--device", "--gpu-memory", "--set")
+    )
+    monkeypatch.setenv(machine.VISIBLE_GPUS, "3")
     assert cli.main(["doctor", "--deep", "no-such-recipe", "--device", "cpu"]) == 2
-    assert os.environ[machine.VISIBLE] == ""
+    assert os.environ[machine.VISIBLE_GPUS] == ""
 
 
 LIGHT = """

@@ -52,7 +52,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "console.log": lambda path: console.read(path, "verl"),
     "logger.jsonl": console.read_file_logger,
     "trainer_state.json": trl.read,
-    "config.json": lambda path: sizes.fitting(str(path.parent)),
+    "config.json": lambda path: sizes.count_weights(str(path.parent)),
 }
 
 

@@ -193,7 +193,7 @@ def drawn(made: Trainer, step: int) -> Batch:
     """Completions of a step's problems, graded or not."""
     groups, _ = made.gather(step)
     device = str(made.models.device)
-    return pack_groups(groups, made.limit, step, made.loaded.pad, device, ungraded=True)
+    return pack_groups(groups, made.limit, step, made.loaded.pad, device, include_ungraded=True)
 
 
 def read(made: Trainer, batch: Batch) -> float:

@@ -22,7 +22,7 @@ from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.determinism import determinism, deterministic
 from grpobench.runs.tools.files import finite, read_rows
-from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+from grpobench.runs.tools.machine import read_peak_memory_gb, reset_peak_memory
 from grpobench.runs.train.trainer import Trainer
 from grpobench.runs.train.trial import first_update
 from grpobench.tasks.data import bounded
@@ -36,7 +36,7 @@ def step(check_input: CheckInput) -> Finding:
     """The loss is finite, the policy has a gradient, and there is enough memory."""
     reset_peak_memory()
     row, _, device = once(small(check_input.first, full_size=True))
-    peak, there = peak_memory_gb(), memory_gb()
+    peak, there = read_peak_memory_gb(), memory_gb()
     norm = row.get("grad_norm/policy", math.nan)
     measurements = f"on {device}: gradient norm {norm:.3g}, peak memory {peak:.2f} of {there:.1f} GiB"
     if row.get("grad/nonfinite"):

@@ -40,7 +40,7 @@ def remaining(name: str, scale: str, out: Path, sets: Sequence[str] = ()) -> Rem
 
 def time_left(left: Sequence[Remaining], workers: int | None) -> str:
     """`about 6:10:00 left with 2 workers, without baseline, whose runs were never timed`."""
-    count = workers or machine.worker_slots(None)
+    count = workers or machine.count_worker_slots(None)
     seconds_left = sum(finding.seconds for finding in left if math.isfinite(finding.seconds)) / count
     untimed = [finding.name for finding in left if not math.isfinite(finding.seconds)]
     if not any(finding.runs for finding in left):

@@ -31,7 +31,7 @@ def plain_arguments(folder: str) -> dict[str, Any]:
 def prompts(loaded: Loaded, originals: Sequence[Prompt]) -> list[Any]:
     """Prompts as TRL's trainers encode them to the tokens that `Loaded.encode` gives: messages if the model
     has a chat template, else texts."""
-    return list(map(as_messages if loaded.templated else as_text, originals))
+    return list(map(as_messages if loaded.has_chat_template else as_text, originals))
 
 
 def quiet() -> None:

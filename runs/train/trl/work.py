@@ -16,7 +16,7 @@ from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import TRLTrainer
 from grpobench.algorithms.modifiers import overlong
-from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled, pack_groups
+from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled_tokens, pack_groups
 from grpobench.runs.settings.trl import splitting
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.rollouts import OnPolicy, streams
@@ -298,7 +298,7 @@ class Sampled(Work):
             self.sampled = self.source.grader.groups(stream_names, problems[::group], rollouts)
         self.measured = trainer.policy_metrics(self.sampled, self.step)
         self.source.generated += sum(rollout.length for rollout in flat)
-        self.source.sampler_tokens += count_sampled(rollouts)
+        self.source.sampler_tokens += count_sampled_tokens(rollouts)
         trainer.tell(self.step - 1, "training")
 
     def _penalties(self, rollouts: Sequence[Rollout]) -> list[float]:

@@ -21,7 +21,7 @@ from grpobench.analysis import readable
 from grpobench.analysis.readable import Counts, ReadableRow, count, count_likeliest
 from grpobench.analysis.record import as_text
 from grpobench.runs import cli
-from grpobench.runs.models.loading import load, outline
+from grpobench.runs.models.loading import load, load_outline
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.task import Problem, Verdict
@@ -174,10 +174,10 @@ def test_without_its_chat_template_a_model_reads_the_text_alone(tmp_path: Path) 
     nano.tokenizer.chat_template = TEMPLATE
     nano.model.save_pretrained(tmp_path / "chat")
     nano.tokenizer.save_pretrained(tmp_path / "chat")
-    for read in (load, outline):
+    for read in (load, load_outline):
         chat, plain = (read(str(tmp_path / "chat"), chat_template=chat) for chat in (True, False))
-        assert chat.templated and chat.decode(chat.encode("3+4=")) == "<3+4=>"
-        assert not plain.templated and plain.encode("3+4=") == tuple(nano.tokenizer.encode("3+4="))
+        assert chat.has_chat_template and chat.decode(chat.encode("3+4=")) == "<3+4=>"
+        assert not plain.has_chat_template and plain.encode("3+4=") == tuple(nano.tokenizer.encode("3+4="))
     plain.tokenizer.save_pretrained(tmp_path / "trained")
     assert not AutoTokenizer.from_pretrained(tmp_path / "trained").chat_template
 

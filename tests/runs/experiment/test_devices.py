@@ -29,18 +29,18 @@ from grpobench.tasks.arithmetic import Arithmetic
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Have the machine show a driver, and torch see so many devices."""
-    monkeypatch.delenv(machine.VISIBLE, raising=False)
+    monkeypatch.delenv(machine.VISIBLE_GPUS, raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     (tmp_path / "driver").touch()
-    monkeypatch.setattr(machine, "SIGNS", (str(tmp_path / "driver"),))
+    monkeypatch.setattr(machine, "DRIVER_FILES", (str(tmp_path / "driver"),))
 
     def give(count: int) -> None:
-        machine._gpus_listed.cache_clear()
-        monkeypatch.setattr(machine, "ASK", f"print({count})")
+        machine._print_number.cache_clear()
+        monkeypatch.setattr(machine, "COUNT_CODE", f"print({count})")
 
     yield give
-    machine._gpus_listed.cache_clear()
+    machine._print_number.cache_clear()
 
 
 def elsewhere() -> RoleModels:
@@ -120,8 +120,8 @@ def test_warm_start_feeds_batches_where_the_model_is(monkeypatch: pytest.MonkeyP
 
 def test_without_a_gpu_workers_are_as_many_as_cores_and_see_what_they_saw(gpus: Any) -> None:
     gpus(0)
-    assert machine.devices() == [] and machine.worker_slots() == 8
-    assert machine.environment(8, 3) == {
+    assert machine.list_gpus() == [] and machine.count_worker_slots() == 8
+    assert machine.make_worker_environment(8, 3) == {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "GOMP_SPINCOUNT": "1000",
@@ -130,25 +130,25 @@ def test_without_a_gpu_workers_are_as_many_as_cores_and_see_what_they_saw(gpus: 
 
 def test_each_worker_has_a_gpu_of_its_own(gpus: Any) -> None:
     gpus(2)
-    assert machine.devices() == ["0", "1"] and machine.worker_slots() == 2
-    assert [machine.environment(2, slot)[machine.VISIBLE] for slot in (0, 1)] == ["0", "1"]
-    assert machine.environment(2, 0)["OMP_NUM_THREADS"] == "4"
-    shared = [machine.environment(3, slot)[machine.VISIBLE] for slot in range(3)]
+    assert machine.list_gpus() == ["0", "1"] and machine.count_worker_slots() == 2
+    assert [machine.make_worker_environment(2, slot)[machine.VISIBLE_GPUS] for slot in (0, 1)] == ["0", "1"]
+    assert machine.make_worker_environment(2, 0)["OMP_NUM_THREADS"] == "4"
+    shared = [machine.make_worker_environment(3, slot)[machine.VISIBLE_GPUS] for slot in range(3)]
     assert shared == ["0", "1", "0"], "the user asked for more workers than there are"
 
 
 def test_gpus_that_the_user_hides_stay_hidden(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(2)
     for visible, expected in (("3,GPU-8f1", ["3", "GPU-8f1"]), ("5, 7, 9", ["5", "7"]), ("", []), ("-1", [])):
-        monkeypatch.setenv(machine.VISIBLE, visible)
-        assert machine.devices() == expected, visible
-    assert machine.VISIBLE not in machine.environment(2, 0)
+        monkeypatch.setenv(machine.VISIBLE_GPUS, visible)
+        assert machine.list_gpus() == expected, visible
+    assert machine.VISIBLE_GPUS not in machine.make_worker_environment(2, 0)
 
 
 def test_machine_without_a_driver_is_not_asked(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(2)
-    monkeypatch.setattr(machine, "SIGNS", ("/no/such/device",))
-    assert machine.devices() == []
+    monkeypatch.setattr(machine, "DRIVER_FILES", ("/no/such/device",))
+    assert machine.list_gpus() == []
 
 
 def test_worker_processes_get_their_gpus_and_a_fresh_one_that_of_the_dead(

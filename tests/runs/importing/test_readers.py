@@ -21,7 +21,7 @@ from helpers.foreign_logs import (
 
 from grpobench.runs.importing.log import ImportFault, Log, as_step, numbers
 from grpobench.runs.importing.readers import columns, console, trl
-from grpobench.runs.importing.sources import kind_of, library_of, sources
+from grpobench.runs.importing.sources import detect_kind, detect_library, find_sources
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
 
@@ -47,7 +47,7 @@ def test_verl_console_and_file_logger_say_the_same(tmp_path: Path) -> None:
     from_console, from_file = console.read(text, "verl"), console.read_file_logger(table)
     assert from_console.rows == from_file.rows == ROWS
     assert (from_console.state, from_console.planned, from_console.faults) == ("finished", 2, [])
-    assert [kind_of(text, ""), kind_of(table, ""), library_of(text)] == ["lines", "jsonl", "verl"]
+    assert [detect_kind(text, ""), detect_kind(table, ""), detect_library(text)] == ["lines", "jsonl", "verl"]
 
 
 def test_verl_console_reads_numbers_of_numpy_and_what_is_not_finite(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_openrlhf_console_gives_steps_and_evaluations(tmp_path: Path) -> None:
     rows = {1: openrlhf_row(0.5), 2: openrlhf_row(0.75, vllm_kl=None)}
     evaluation_rows = {2: {"eval_gsm8k_pass4": 0.5, "eval_gsm8k_pass1": 0.25}}
     path = written(tmp_path, "a.log", openrlhf_console(rows, evaluation_rows))
-    log = console.read(path, library_of(path))
+    log = console.read(path, detect_library(path))
     assert log.library == "openrlhf" and not log.faults
     assert log.rows == {1: rows[1], 2: openrlhf_row(0.75) | evaluation_rows[2]}
 
@@ -125,7 +125,7 @@ def test_a_dictionary_of_openrlhf_that_is_cut_loses_its_last_number(tmp_path: Pa
 
 def test_a_text_without_a_step_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "a.log", "nothing here\n")
-    assert kind_of(path, "") == ""
+    assert detect_kind(path, "") == ""
     with pytest.raises(DataError, match=r"a\.log: no line reports a step as verl does"):
         console.read(path, "verl")
 
@@ -298,13 +298,13 @@ def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:
 
 def test_json_list_with_steps_is_recognized_where_it_is_given(tmp_path: Path) -> None:
     table = written(tmp_path, "a.json", '[\n {"loss": 1.0, "step": 1}]')
-    (source,) = sources(table, "", [])
+    (source,) = find_sources(table, "", [])
     assert (source.kind, columns.read_jsonl(table).rows) == ("jsonl", {1: {"loss": 1.0}})
     other = written(tmp_path, "b.json", '[{"it": 1, "text": "step"}]')
     with pytest.raises(DataError, match="not a known log format; see --from; --from jsonl reads a list of"):
-        sources(other, "", [])
+        find_sources(other, "", [])
     noted: list[ImportFault] = []
-    assert not sources(tmp_path, "", noted) and len(noted) == 1  # a folder may hold many
+    assert not find_sources(tmp_path, "", noted) and len(noted) == 1  # a folder may hold many
 
 
 def test_json_lines_and_a_list_are_the_same_and_nested_names_are_joined(tmp_path: Path) -> None:
@@ -349,12 +349,12 @@ def test_a_folder_is_searched_for_runs_and_each_is_read_once(tmp_path: Path) -> 
     written(tmp_path / "both", "train.log", verl_console(ROWS))
     written(tmp_path / ".hidden", "a.csv", "step,reward\n1,0.5\n")
     noted: list[ImportFault] = []
-    run_sources = sources(tmp_path, "", noted)
+    run_sources = find_sources(tmp_path, "", noted)
     assert [source.label for source in run_sources] == ["both", "grpo/seed0", "grpo/seed1"]
     assert [fault.path for fault in noted] == [tmp_path / "empty"]
-    assert [source.label for source in sources(tmp_path, "csv", [])] == ["both/a", "both/b"]
+    assert [source.label for source in find_sources(tmp_path, "csv", [])] == ["both/a", "both/b"]
     with pytest.raises(DataError, match="no such file or folder"):
-        sources(tmp_path / "absent", "", [])
+        find_sources(tmp_path / "absent", "", [])
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_the_only_log_of_a_folder_keeps_its_name_and_seed(
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     written(tmp_path, file, "step,reward\n1,0.5\n")
-    assert [source.label for source in sources(tmp_path / searched, "", [])] == [label]
+    assert [source.label for source in find_sources(tmp_path / searched, "", [])] == [label]
 
 
 @pytest.mark.parametrize("searched", [".", "grpo-s3", "grpo-s3/runs", "grpo-s3/runs/Nov23_06-18-54_host"])
@@ -403,4 +403,4 @@ def test_event_files_of_transformers_have_the_name_of_the_run_s_folder(searched:
     folder.mkdir(parents=True)
     file = written(folder, "events.out.tfevents.1.host.2.0", "")
     for path in (tmp_path / searched, file):
-        assert [source.label for source in sources(path, "", [])] == ["grpo-s3"]
+        assert [source.label for source in find_sources(path, "", [])] == ["grpo-s3"]

@@ -19,7 +19,7 @@ from grpobench.algorithms.remax import ReMax
 from grpobench.runs.models.flops import FlopCount, tokens_of, weights_per_token
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels, trunk_and_head
-from grpobench.runs.sample.rollouts import Rollout, count_sampled
+from grpobench.runs.sample.rollouts import Rollout, count_sampled_tokens
 
 LAYER = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 48 + 2 * 32
 """Query, key and value (two heads of eight), output, three matrices of the MLP, two norms."""
@@ -57,7 +57,7 @@ def test_a_prompt_counts_once_in_its_group() -> None:
     assert tokens_of(batch) == (3 + 4 + 0 + 5) + (5 + 3)
     empty = Rollout((1, 2, 3), (), np.zeros(0), stopped=False)
     turns = dataclasses.replace(empty, completion=(4, 5, 6), completion_mask=(True, False, True))
-    assert count_sampled([[empty, turns], [empty]]) == 3 + 3 + 3  # with the reply between two turns
+    assert count_sampled_tokens([[empty, turns], [empty]]) == 3 + 3 + 3  # with the reply between two turns
 
 
 def test_passes_are_counted_inside_the_block_and_a_shared_trunk_once() -> None:

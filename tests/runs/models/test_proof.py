@@ -111,7 +111,7 @@ def test_window_is_followed_up_to_its_length_and_bounds_the_context(name: str) -
     assert gap(language, WINDOW - 4, 4) < 1e-4, "float32; logits of a few tens"
     assert gap(language, 2 * WINDOW, 8) > 0.1
     loaded = Loaded(language, None, {}, (1,))
-    assert loaded.context == WINDOW and "attention window of 16 tokens" in loaded.bound
+    assert loaded.context == WINDOW and "attention window of 16 tokens" in loaded.context_description
     source = sampler(RoleModels(language))
     ((first, _),) = source.sample([Request((5, 9, 30, 7), (1, 2))], WINDOW - 4, 1.0)
     text = torch.tensor([[*first.prompt, *first.completion]])
@@ -126,7 +126,7 @@ def test_window_is_followed_up_to_its_length_and_bounds_the_context(name: str) -
 def test_window_that_no_setting_names_is_found_by_the_probe(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "WINDOWS", ())
+    monkeypatch.setattr(loading, "WINDOW_SETTINGS", ())
     with pytest.raises(ModelError, match=rf"{name}\w* cannot be used: packed completions get probabilities"):
         RoleModels(windowed(name))
 
@@ -179,7 +179,7 @@ def test_probe_reaches_over_the_window_only_when_packed() -> None:
         assert prompt + completion_length == window < prompt + 2 * completion_length
     fake.language.config.sliding_window = 4096  # too long to try: it bounds the context all the same
     assert proof.length(fake) == proof.USUAL  # type: ignore[arg-type]
-    assert loading.window(fake.language.config) == 4096
+    assert loading.read_attention_window(fake.language.config) == 4096
 
 
 def folder(path: Path, window: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpobench.runs.models.loading import Loaded, fix_variables
+from grpobench.runs.models.loading import Loaded, set_template_variables
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.train.trl.arguments import prompts
 
@@ -51,7 +51,7 @@ def test_prompt_ends_as_written_in_both_backends_and_from_a_saved_tokenizer(
     tokenizer = appending(single, start, end)
     ours = loaded(tokenizer)
     assert tuple(tokenizer.convert_ids_to_tokens(list(ours.encode("7=")))) == expected
-    assert bool(ours.appended) == single.endswith(end)
+    assert bool(ours.suppressed_tokens) == single.endswith(end)
     (text,) = prompts(ours, ["7="])
     assert tuple(tokenizer(text=[text])["input_ids"][0]) == ours.encode("7="), "as TRL encodes it"
     tokenizer.save_pretrained(tmp_path)
@@ -60,7 +60,7 @@ def test_prompt_ends_as_written_in_both_backends_and_from_a_saved_tokenizer(
 
 def test_chat_model_reads_the_same_with_its_template_and_without() -> None:
     plain, chat = appending("<s> $A </s>"), appending("<s> $A </s>", chat_template=CHAT)
-    assert loaded(chat).templated and not loaded(plain).templated
+    assert loaded(chat).has_chat_template and not loaded(plain).has_chat_template
     assert loaded(chat).encode("7=") == loaded(plain).encode("7=")
 
 
@@ -77,7 +77,7 @@ def test_variables_of_a_template_reach_every_renderer_and_the_saved_tokenizer(tm
     talk = [{"role": "user", "content": "7="}]
     expected = tokenizer.apply_chat_template(talk, tokenize=False, **variables)
     assert "off7=" in expected
-    fix_variables("mine", tokenizer, variables)
+    set_template_variables("mine", tokenizer, variables)
     assert tokenizer.apply_chat_template(talk, tokenize=False) == expected
     tokenizer.save_pretrained(tmp_path)
     saved = AutoTokenizer.from_pretrained(tmp_path)
@@ -86,8 +86,8 @@ def test_variables_of_a_template_reach_every_renderer_and_the_saved_tokenizer(tm
 
 def test_variables_that_nothing_reads_are_refused() -> None:
     with pytest.raises(ModelError, match="template of model 'mine' does not mention enable_thinkin; correct"):
-        fix_variables("mine", appending("$A", chat_template=THINKING), {"enable_thinkin": False})
+        set_template_variables("mine", appending("$A", chat_template=THINKING), {"enable_thinkin": False})
     with pytest.raises(ModelError, match="messages cannot be set"):
-        fix_variables("mine", appending("$A", chat_template=THINKING), {"messages": []})
+        set_template_variables("mine", appending("$A", chat_template=THINKING), {"messages": []})
     with pytest.raises(ModelError, match="no chat template; remove"):
-        fix_variables("mine", appending("$A"), {"enable_thinking": False})
+        set_template_variables("mine", appending("$A"), {"enable_thinking": False})

@@ -138,16 +138,16 @@ def test_sizes_that_the_weights_do_not_have_are_refused(
         loading.load(str(folder))
     if "describes" not in reason:
         with pytest.raises(ModelError, match=reason):
-            loading.outline(str(folder))
+            loading.load_outline(str(folder))
 
 
 def test_tables_beside_the_weights_have_a_bound() -> None:
-    file_sizes = sizes.Held(tensors=1, elements=10, size=40)
+    file_sizes = sizes.WeightCounts(tensors=1, elements=10, size=40)
     with torch.device("meta"):
         model = torch.nn.Linear(2, 3)
         model.register_buffer("mask", torch.ones(2**14, 2**14))
     sizes.check_model(torch.nn.Linear(2, 3), None, file_sizes)
-    sizes.check_model(model, None, sizes.Held(1, 10, 2**30))
+    sizes.check_model(model, None, sizes.WeightCounts(1, 10, 2**30))
     model.register_buffer("mask", torch.ones(2**15, 2**14, device="meta"))
     with pytest.raises(sizes.Absurd, match=r"tables of 2\.0 GiB"):
         sizes.check_model(model, None, file_sizes)
@@ -161,11 +161,11 @@ def test_weights_of_fewer_bits_are_counted_by_the_byte() -> None:
 
     config, model = Quantized(), torch.nn.Linear(16, 16)  # 272 weights
     with pytest.raises(sizes.Absurd, match="272 weights"):
-        sizes.check_model(model, config, sizes.Held(2, 20, 20))
+        sizes.check_model(model, config, sizes.WeightCounts(2, 20, 20))
     config.quantization_config = {"bits": 1}
-    sizes.check_model(model, config, sizes.Held(2, 20, 20))
+    sizes.check_model(model, config, sizes.WeightCounts(2, 20, 20))
     with pytest.raises(sizes.Absurd, match="hold 80"):
-        sizes.check_model(model, config, sizes.Held(2, 20, 10))
+        sizes.check_model(model, config, sizes.WeightCounts(2, 20, 10))
 
 
 # Templates
@@ -197,7 +197,7 @@ def test_template_that_cannot_be_used_is_refused_before_anything_runs(folder: Pa
     with pytest.raises(ModelError, match=reason):
         loading.load(str(folder))
     with pytest.raises(ModelError, match=reason):
-        loading.outline(str(folder))
+        loading.load_outline(str(folder))
 
 
 @pytest.mark.usefixtures("hurried")

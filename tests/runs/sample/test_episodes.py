@@ -38,7 +38,7 @@ from grpobench.runs.sample.episodes import (
     reply_tokens,
 )
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, pad_rows
 from grpobench.runs.sample.sampler import GREEDY, Request, Sampler
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardConfig
 from grpobench.runs.settings.recipe import read_recipe
@@ -350,7 +350,7 @@ def test_sampler_and_trainer_agree_on_policy_tokens_and_skip_replies() -> None:
         reading.logp[batch.completion_mask], batch.sampler_logp[batch.completion_mask], rtol=0, atol=1e-4
     )
     assert (reading.logp[batch.completion_mask] < 0).all()
-    sampler_entropy = padded(
+    sampler_entropy = pad_rows(
         [rollout.entropy for rollouts in sampled for rollout in rollouts], 0.0, torch.float32
     )
     sampler_entropy = sampler_entropy.to(reading.entropy.device)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.sample import draws
 from grpobench.runs.sample.draws import draw, invert, uniforms
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, pad_rows
 from grpobench.runs.sample.sampler import Mixing, Request
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -66,7 +66,7 @@ def test_entropy_of_the_sampler_is_the_trainers(architecture: str, temperature: 
     source = sampler(architecture, temperature)
     groups = source.sample(requests(), 15, temperature, Mixing(half_mixed) if mixes else None)
     batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
-    sampler_entropy = padded([r.entropy for rollouts in groups for r in rollouts], 0.0, torch.float32)
+    sampler_entropy = pad_rows([r.entropy for rollouts in groups for r in rollouts], 0.0, torch.float32)
     torch.testing.assert_close(
         source.models.forward("policy", batch).entropy, sampler_entropy, rtol=0, atol=EXACT
     )

@@ -366,7 +366,7 @@ def test_a_stop_behind_the_last_update_of_a_step_keeps_the_step(
         return 0.0
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "peak_memory_gb", measure)
+        patch.setattr(trainer, "read_peak_memory_gb", measure)
         with pytest.raises(Preempted):
             run(config, tmp_path / "parts", lambda: len(measured) >= 2)
     assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step-2"]

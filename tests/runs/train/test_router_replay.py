@@ -18,7 +18,7 @@ from helpers.whole_runs import configure, timeless
 
 from grpobench.algorithms.ngrpo import NGRPO
 from grpobench.algorithms.returned import ReturnError
-from grpobench.runs.calibration.faults import NoisyRoutes
+from grpobench.runs.calibration.faults import NoisyRouteSampler
 from grpobench.runs.models import nano
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.routing import UNKNOWN
@@ -142,7 +142,7 @@ def test_embeddings_that_are_mixed_keep_their_routes(mixture: str) -> None:
 
 def sampled(noise: float, rows: int = 64, temperature: float = 1.0) -> list[Rollout]:
     models = RoleModels(tiny("qwen3_moe"), router_replay="R3")
-    source = NoisyRoutes.__new__(NoisyRoutes)
+    source = NoisyRouteSampler.__new__(NoisyRouteSampler)
     HFSampler.__init__(source, models, END, 0, rows, 128)
     source.noise = noise
     return [rollout for group in source.sample(requests(), 12, temperature) for rollout in group]
