@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from helpers import rate_levels
 from helpers.rate_levels import CURVES, ERRORS, curve_of, simulate
 
 from grpobench.analysis.statistics.best_rates import compare_best_rates, p_of_better
+from grpobench.analysis.statistics.permutation import sign_flip_p
 from grpobench.analysis.statistics.rates import cross_fit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "comparisons.md").read_text(encoding="utf-8")
@@ -60,3 +64,28 @@ def test_a_contrived_contrast_exceeds_the_level() -> None:
     nothing = curve_of(np.zeros((1, 6)))
     p = np.array([p_of_better(curve_of(table), nothing) for table in tables])
     assert np.mean(p <= 1 / 64) == pytest.approx(2 / 64, abs=0.01)
+
+
+def test_a_row_of_each_table_of_the_page_is_that_of_the_simulation() -> None:
+    for effect, digits, shown in ((0.0, 1, 2), (2.0, 0, 3)):
+        shares = [simulate(ERRORS["normal"], curves, 3, 8, effect)[:shown] for curves in CURVES]
+        cells = [" / ".join(f"{100 * share:.{digits}f}" for share in cell) for cell in shares]
+        assert f"| normal | 8 | {' | '.join(cells)} |" in PAGE
+
+
+def test_the_example_of_the_page_is_what_its_code_gives() -> None:
+    code = re.search(r"```python\n(from statistics.*?)```", PAGE, re.S)
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(code[1], names)
+    for arm, by_rate in names["accuracy"].items():
+        means = [f"{100 * mean(scores):.1f}" for scores in by_rate.values()]
+        losses = [f"{100 * loss + 1e-9:.1f}" for loss in names["losses"][arm]]
+        assert f"| {arm} | {' | '.join([*means, *losses, format(names['octaves'][arm], '.1f')])}" in PAGE
+    pair = names["pair"]
+    assert f"best rates the difference is {100 * pair.effect:+.1f} points" in PAGE
+    assert f"−{-100 * pair.low:.1f} to {100 * pair.high:+.1f}, p = {pair.p:.0f})" in PAGE
+    assert f"p of equivalence is {pair.p_equivalence:.3f}".replace("0.", ".") in PAGE
+    apart = [a - b for a, b in zip(*(arm[2e-4] for arm in names["accuracy"].values()), strict=True)]
+    assert f"better by {100 * mean(apart):.1f} points in every seed" in PAGE and min(apart) > 0
+    assert f"(p = {sign_flip_p(apart):.4f})".replace("0.", ".") in PAGE

@@ -1,7 +1,7 @@
 """How often the tests of arms at their best learning rates err, and what they find, in simulated experiments.
 
 `.venv/bin/python tests/helpers/rate_levels.py` prints the tables of docs/comparisons.md ("At the best
-learning rate of each arm") in about ten minutes. The pair's tests are computed for all repetitions at once;
+learning rate of each arm") in some minutes. The tests of a pair are computed for all repetitions at once;
 tests/analysis/test_rate_levels.py compares them with the functions that the report calls.
 """
 
