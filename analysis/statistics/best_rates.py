@@ -26,6 +26,8 @@ SLACK = 1e-9
 """Equal sums may differ in their last bits."""
 WIDEST = 1.0
 """Scores are shares, which cannot differ by more."""
+STEPS = 21
+"""Bisections of an interval's bound: to 1e-6 of `WIDEST`."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +58,21 @@ class BestRatePair:
 def compare_best_rates(
     curves: Mapping[str, RateCurve], pairs: Sequence[Pair], margin: float
 ) -> list[BestRatePair]:
-    """The pairs, corrected together. `margin` is a share.
+    """The pairs, corrected together. `margin` is a share. Raises ValueError for a margin that is not above 0.
 
     "The best rate of A is no better than the best rate of B" means: there is a rate β of B whose expected
     score no rate of A exceeds. For a fixed β the contrasts A(α) − B(β) of all rates α are tested together by
     max-T over joint sign flips of the seeds. The claim "A is better" needs a rejection for every β, since
-    nobody knows which one is best (intersection-union test: Berger, 1982). Every rate uses all seeds, nothing
-    is chosen by results, and the level is exact if the errors of a seed are jointly symmetric. Several pairs
-    of arms are corrected by closed testing over the same families as `maxima`; a family's null hypothesis
-    says which rate of each arm is its best, and all combinations must be rejected.
+    nobody knows which one is best (intersection-union test: Berger, 1982). Every rate uses all seeds, and
+    nothing is chosen by results. Several pairs of arms are corrected by closed testing over the same families
+    as `maxima`; a family's null hypothesis says which rate of each arm is its best, and all combinations must
+    be rejected. `_family_p` says when the level is proven.
 
     This test is a construction of this project. It replaces a sign-flip test of cross-fitted differences,
-    whose seeds share the choice of the rate: that test rejects 5 to 25 % of true null hypotheses at 5 %
+    whose seeds share the choice of the rate: that test rejects 3 to 20 % of true null hypotheses at 5 %
     (docs/comparisons.md). Estimates of the difference are cross-fitted (`rates.cross_fit`)."""
+    if not margin > 0:
+        raise ValueError(f"equivalence at best rates needs a margin above 0, not {margin:g}")
     seeds = sorted({seed for arm in {arm for pair in pairs for arm in pair} for seed in curves[arm].seeds})
     contrasts = {pair: _contrasts(*_shared(curves[pair[0]], curves[pair[1]]), seeds) for pair in pairs}
     p = [_family_p([pair], contrasts) for pair in pairs]
@@ -103,16 +107,38 @@ def compare_best_rates(
 
 
 def interval_at_best(first: RateCurve, second: RateCurve, level: float = 0.95) -> tuple[float, float]:
-    """The interval of "best of first − best of second" by inversion of the two one-sided tests, in shares;
-    infinite where these seeds reject nothing."""
+    """The interval of "best of first − best of second" by inversion of the two-sided test, in shares: the
+    differences with p above 1 − `level`. So it excludes 0 if and only if p is at most 1 − `level`. Infinite
+    where these seeds reject nothing."""
     first, second = _shared(first, second)
-    share = (1 - level) / 2
-    return -_upper_bound(second, first, share), _upper_bound(first, second, share)
+    if not first.seeds:
+        return -math.inf, math.inf
+    contrasts = _contrasts(first, second, first.seeds)
+    pair = (("first", "second"),)
+    center = contrasts.mean(axis=2).max(axis=0).min()  # p is 1 here
+
+    def bound(side: int) -> float:
+        """By bisection: a difference of twice the widest is beyond every score."""
+
+        def is_rejected(difference: float) -> bool:
+            return _family_p(pair, {pair[0]: contrasts - difference}) <= 1 - level + SLACK
+
+        accepted, rejected = float(center), float(center) + side * 2 * WIDEST
+        if not is_rejected(rejected):
+            return side * math.inf
+        middle = 0.0 if side * center < 0 else (accepted + rejected) / 2  # 0 first, so that p agrees
+        for _ in range(STEPS):
+            accepted, rejected = (accepted, middle) if is_rejected(middle) else (middle, rejected)
+            middle = (accepted + rejected) / 2
+        return rejected
+
+    return bound(-1), bound(1)
 
 
 def p_of_better(first: RateCurve, second: RateCurve, by: float = 0.0) -> float:
     """One-sided p of "the best rate of `first` is at most `by` better than that of `second`". 1 without
-    seeds."""
+    seeds. It grows with `by`; where `first` has several rates, single sign patterns may make it fall a
+    little."""
     first, second = _shared(first, second)
     if not first.seeds:
         return 1.0
@@ -217,10 +243,16 @@ def _combinations(family: Sequence[Pair], contrasts: Mapping[Pair, Floats]) -> i
 def _family_p(family: Sequence[Pair], contrasts: Mapping[Pair, Floats]) -> float:
     """p of "all pairs of the family are without a difference": the largest p over all combinations of the
     arms' best rates. A combination's statistic is the largest z of any rate of any arm against the best rate
-    of another."""
-    seeds = contrasts[family[0]].shape[2]
+    of another.
+
+    If the errors of a seed are jointly symmetric, the level is exact where all rates of an arm are equally
+    good, and with one rate of each arm. Worse rates change the scale of their own z, so that a proof is
+    missing: contrasts with errors ±1 and means 0 and −.3 reject 3 % at 1.6 %, six seeds. Simulated normal,
+    skewed and collapsing errors stay within the level (docs/comparisons.md). Sums that are not divided by
+    their scale have a proof, but one rate at which runs collapse hides all others."""
     rates = _rates_by_arm(family, contrasts)
-    z = {pair: _normalized(contrasts[pair]) for pair in family}
+    z = _over_seeds_in_use({pair: _normalized(contrasts[pair]) for pair in family})
+    seeds = z[family[0]].shape[2]
     observed = _largest(z, rates, np.ones((1, seeds)))
     choices = [*product(*(range(count) for count in rates.values()))]
     reached = np.zeros(len(choices))
@@ -235,6 +267,13 @@ def _family_p(family: Sequence[Pair], contrasts: Mapping[Pair, Floats]) -> float
     return float(reached.max() / total)
 
 
+def _over_seeds_in_use(z: Mapping[Pair, Floats]) -> dict[Pair, Floats]:
+    """Without the seeds that all contrasts of the family lack: their signs change nothing, and all patterns
+    of the others may be few enough to be counted."""
+    in_use = np.any([table.any(axis=(0, 1)) for table in z.values()], axis=0)
+    return {pair: table[:, :, in_use] for pair, table in z.items()}
+
+
 def _largest(z: Mapping[Pair, Floats], rates: Mapping[str, int], signs: Floats) -> dict[str, Floats]:
     """Arm → (patterns, rates of the arm): the largest z of any rate of any other arm of the family against
     each rate of the arm."""
@@ -246,28 +285,9 @@ def _largest(z: Mapping[Pair, Floats], rates: Mapping[str, int], signs: Floats) 
     return largest
 
 
-# Equivalence and intervals
+# Equivalence
 
 
 def _equivalence_p(first: RateCurve, second: RateCurve, margin: float) -> float:
     """p against "the best rates differ by the margin or more": two one-sided tests, the larger p of both."""
     return max(p_of_better(first, second, -margin), p_of_better(second, first, -margin))
-
-
-def _upper_bound(first: RateCurve, second: RateCurve, level: float, steps: int = 24) -> float:
-    """The smallest difference "best of first − best of second" that is rejected as too large at `level`, by
-    bisection to 1e-7; inf where these seeds reject nothing."""
-
-    def is_rejected(difference: float) -> bool:
-        return p_of_better(second, first, -difference) <= level
-
-    if not is_rejected(WIDEST):
-        return math.inf
-    accepted, rejected = -WIDEST, WIDEST
-    for _ in range(steps):
-        middle = (accepted + rejected) / 2
-        if is_rejected(middle):
-            rejected = middle
-        else:
-            accepted = middle
-    return rejected

@@ -21,6 +21,8 @@ FACTOR = 2.0
 """Neighbors of a rate are at least this factor away."""
 TOLERANCE = 1.02
 """Rates within this factor count as equal: 1e-4 and 3 · 3.3e-5."""
+SLACK = 1e-9
+"""Equal sums of scores may differ in their last bits."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class RateCurve:
         ValueError without seeds."""
         if not self.seeds:
             raise ValueError("the rates of the curve share no seed")
-        return int(self.scores.mean(axis=1).argmax())
+        return int(first_largest(self.scores.mean(axis=1)))
 
     def neighbor(self, index: int, side: int) -> int | None:
         """Index of the nearest rate that is at most half (`side` −1) or at least twice (`side` 1) the rate at
@@ -93,10 +95,16 @@ def halves(seeds: int, most: int = MOST_HALVES, seed: int = 0) -> NDArray[np.boo
 
 
 def choose(curve: RateCurve) -> Choices:
-    """(halves,): index of the rate that each half of the seeds chooses by its highest mean."""
+    """(halves,): index of the rate that each half of the seeds chooses by its highest mean; of equal means,
+    the lowest rate."""
     masks = halves(len(curve.seeds))
     means = masks @ curve.scores.T / masks.sum(axis=1, keepdims=True)
-    return np.asarray(means.argmax(axis=1))
+    return first_largest(means)
+
+
+def first_largest(means: Floats) -> Choices:
+    """Index of the largest value on the last axis; the first of those that are equal but for rounding."""
+    return np.asarray((means >= means.max(axis=-1, keepdims=True) - SLACK).argmax(axis=-1))
 
 
 def cross_fit(curve: RateCurve) -> dict[int, float]:
@@ -105,11 +113,10 @@ def cross_fit(curve: RateCurve) -> dict[int, float]:
 
     If one choice of the rate and the comparison use the same seeds, the arm whose rates were more, or
     noisier, gains by the choice ("winner's curse"). Here one half of the seeds chooses the rate and the other
-    half gives the score, over all halves. The result is one score for each seed, so that tests of paired
-    seeds apply. Simulation measures the effect of the choice on their level (docs/comparisons.md).
+    half gives the score, over all halves. All seeds share the choices, so that a test of the seeds' scores
+    errs too often (docs/comparisons.md); `best_rates` has one that does not.
 
-    Source of the design: Patterson et al. (JMLR 2024), never choose on the seeds that are reported. The
-    cross-fitted sign-flip test is a construction of this project."""
+    Source of the design: Patterson et al. (JMLR 2024), never choose on the seeds that are reported."""
     return _judged(curve, choose(curve))
 
 
@@ -134,20 +141,20 @@ def sensitivity(curve: RateCurve, side: int) -> dict[int, float]:
 def width_in_octaves(curve: RateCurve, margin: float) -> tuple[float, bool, bool]:
     """Over how many octaves (factors of two) of the rate the mean score stays within `margin` of the best
     mean, linear in log rate between rates, and whether it still does at the lowest and at the highest rate,
-    where the width is a lower bound."""
+    where the width is a lower bound. Raises ValueError without seeds."""
+    best = curve.best
     means = curve.scores.mean(axis=1)
     octaves = np.log2(np.array(curve.rates))
-    level, best = means[curve.best] - margin, curve.best
+    level = means[best] - margin
 
     def reach(step: int) -> tuple[float, bool]:
         index = best
         while 0 <= index + step < len(means):
             following = index + step
-            if means[following] < level:
+            if means[following] < level - SLACK:
                 share = (means[index] - level) / (means[index] - means[following])
-                return abs(
-                    octaves[index] + share * (octaves[following] - octaves[index]) - octaves[best]
-                ), False
+                end = octaves[index] + share * (octaves[following] - octaves[index])
+                return abs(end - octaves[best]), False
             index = following
         return abs(octaves[index] - octaves[best]), True
 
