@@ -12,7 +12,7 @@ from pathlib import Path
 from grpobench.analysis.measure import Measure, Rows
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.analysis.statistics.halving import rank
+from grpobench.analysis.statistics.rate_choice import rank
 from grpobench.tasks.data import bounded
 
 FOLDER = Path(__file__).parent / "kept"

@@ -16,7 +16,7 @@ from grpobench.analysis.topics.accuracy import WITHOUT_DATA, describe_decoding, 
 from grpobench.analysis.topics.budgets import sum_costs
 from grpobench.analysis.topics.captions import joined, problems_in_words
 from grpobench.analysis.topics.runs import RecipeKey
-from grpobench.analysis.topics.search import describe_search, list_rate_doubts
+from grpobench.analysis.topics.search import describe_search, list_rate_doubts, list_search_doubts
 
 MOST = 20
 """Most arms or tasks that are named."""
@@ -47,6 +47,7 @@ def describe_methods(facts: Facts, papers: Mapping[str, str], cite: bool = False
             _tests(facts.experiment, label),
             f"{search}." if (search := describe_search(facts.experiment)) else "",
             *(f"{doubt}." for doubt in list_rate_doubts(facts.experiment)),
+            *(f"{title}." for title, _ in list_search_doubts(facts.experiment)),
             _exclusions(facts),
             _software(facts.experiment, cite),
         ]

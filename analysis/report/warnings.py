@@ -18,7 +18,7 @@ from grpobench.analysis.topics.comparisons import count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.rates import DEPENDS, EDGE
-from grpobench.analysis.topics.search import describe_limits, list_rate_doubts
+from grpobench.analysis.topics.search import describe_limits, list_rate_doubts, list_search_doubts
 from grpobench.analysis.topics.stability import event_words
 from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings
 from grpobench.analysis.topics.warnings import (
@@ -80,6 +80,18 @@ def _rate_conclusions(checked: WarningInput) -> Iterator[ReportWarning]:
             )
 
 
+def _unsuitable_rates(checked: WarningInput) -> Iterator[ReportWarning]:
+    """Searched learning rates that may not suit their arms."""
+    for title, lines in list_search_doubts(checked.numbers.experiment):
+        yield ReportWarning(
+            title,
+            lines,
+            Gravity.DOUBT,
+            "A verdict on arms then depends on their rates. `grpobench search RECIPE` searches them "
+            "under the settings of the recipe.",
+        )
+
+
 def _alarms(checked: WarningInput) -> Iterator[ReportWarning]:
     """What is damaged, not uniform, not as planned, or missing."""
     for alarm in checked.alarms:
@@ -131,7 +143,7 @@ def _constant_answers(checked: WarningInput) -> Iterator[ReportWarning]:
 
 
 def _search_limits(checked: WarningInput) -> Iterator[ReportWarning]:
-    """Searched values at the edge of their grid, and what was not searched."""
+    """What a search took, values that it cannot tell apart, and what was not searched."""
     limits = describe_limits(checked.numbers.experiment)
     if limits:
         yield ReportWarning("The search of settings has limits", [limits], Gravity.NOTE)
@@ -280,6 +292,7 @@ def _known_weaknesses(checked: WarningInput) -> Iterator[ReportWarning]:
 WARNINGS: Sequence[Callable[[WarningInput], Iterable[ReportWarning]]] = (
     _unsearched_rates,
     _rate_conclusions,
+    _unsuitable_rates,
     _alarms,
     _failures,
     _format_gains,

@@ -6,17 +6,17 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from grpobench.analysis.runfolder.files import LogError, read_json
+from grpobench.analysis.runfolder.files import LogError, flatten, read_json
 from grpobench.analysis.tools.text import json_text
 
 FILE = "search.json"
-VERSION = 1
-"""Version of the file's layout."""
+VERSION = 2
+"""Version of the file's layout. Version 1 is of searches by successive halving."""
 RATE = "train.learning_rate"
 """The policy's learning rate; that of another role has its name behind it."""
 Value: TypeAlias = int | float | str | bool
@@ -34,6 +34,29 @@ def rate_key(role: str) -> str:
 def is_accuracy(measure: str) -> bool:
     """Whether an outcome is an accuracy on the validation split, whose worst is 0."""
     return measure.startswith(ACCURACY) and measure.endswith("/correct")
+
+
+SETTINGS = ("algorithm", "task", "modify", "model", "sampler", "reward", "train")
+"""Sections of run.toml that say how a run trains."""
+OTHER = (
+    *(f"train.{name}" for name in ("micro_batch_tokens", "activation_checkpointing", "offload_optimizer")),
+    *(f"train.{name}" for name in ("devices", "gradient_noise", "gradient_noise_parts")),
+    *(f"sampler.{name}" for name in ("max_batch_size", "path", "url", "cache_gb", "sleep", "ahead")),
+    *("reward.model_batch", "task.name", "model.attention", "model.deterministic"),
+)
+"""Settings in these sections that say how fast a run is, or what is measured."""
+
+
+def settings_of(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run.toml that say how it trains, as the command line calls them (such as
+    ``train.steps``), without learning rates."""
+    settings = {}
+    for section in SETTINGS:
+        for key, value in flatten(tables.get(section, {}), f"{section}.").items():
+            name = key.replace(".settings.", ".", 1)
+            if name not in OTHER and not name.startswith(RATE):
+                settings[name] = value
+    return settings
 
 
 def combinations(over: Mapping[str, Sequence[Value]], role: str) -> list[Combination]:
@@ -55,7 +78,7 @@ class Trial:
     arm: str
     values: Combination
     rung: int
-    """The first rung that it belongs to, from 1."""
+    """The first round that it belongs to, from 1."""
     task: str
     seed: int
     outcome: float | None
@@ -65,6 +88,14 @@ class Trial:
     """Of training and evaluation."""
     tokens: int
     """Sampled in training."""
+    base: float | None = None
+    """The outcome before training; None where it is not known."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run collapsed, diverged or ended below its base."""
+        below = self.base is not None and self.counted < self.base
+        return below or self.state in ("diverged", "collapsed")
 
     @property
     def counted(self) -> float:
@@ -91,8 +122,21 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """What a search spent on an arm, over all roles, tasks and seeds."""
+
+    runs: int
+    steps: int
+    tokens: int
+    """Sampled in training."""
+    seconds: float
+    """Of training and evaluation."""
+
+
+@dataclass(frozen=True)
 class SearchRecord:
-    """A search as it was planned and carried out."""
+    """A search as it was planned and carried out. One without stages is only named by a recipe, whose rates
+    are said to come from it."""
 
     recipe: str
     """Name of the recipe whose arms were searched."""
@@ -103,12 +147,17 @@ class SearchRecord:
     outcomes: Mapping[str, str]
     """What a run's outcome is (`measure.Measure`), by task."""
     seeds: Sequence[int]
-    rungs: Sequence[int]
-    """Seeds of a value by the end of each rung."""
-    keep: float
-    """Share of the values that goes on to the next rung."""
     stages: Sequence[Stage]
     trials: Sequence[Trial]
+    extensions: int = 0
+    """Rates that the grid could gain on each side."""
+    settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """By arm and task, the settings under which it was searched: those of run.toml that say how a run trains
+    (`settings_of`). Empty in a record of version 1."""
+    rungs: Sequence[int] = ()
+    """Of a search by successive halving, seeds of a value by the end of each rung; else empty."""
+    keep: float = 0.0
+    """Of such a search, the share of the values that went on to the next rung."""
     earlier: Sequence[Mapping[str, Any]] = ()
     """Earlier plans in the same folder, which this one extends."""
     sha256: str = ""
@@ -118,6 +167,13 @@ class SearchRecord:
     def is_accuracy(self) -> bool:
         """Whether the outcomes are validation accuracies, whose worst is 0."""
         return all(map(is_accuracy, self.outcomes.values()))
+
+    def settings_for(self, arm: str, task: str) -> Mapping[str, Any]:
+        """The settings under which an arm was searched on a task: of a record of version 1, the number of
+        steps alone; empty where it was not searched."""
+        if self.settings:
+            return self.settings.get(arm, {}).get(task, {})
+        return {"train.steps": self.steps[task]} if task in self.steps else {}
 
     def by_value(self, stage: Stage, arm: str) -> dict[Combination, dict[int, float]]:
         """The outcome by seed of each value of an arm, as a mean over tasks, in the order of
@@ -132,9 +188,32 @@ class SearchRecord:
             if by_seed
         }
 
+    def trials_of(self, stage: Stage, arm: str) -> dict[Combination, list[Trial]]:
+        """The runs of each value of an arm in a stage, over tasks and seeds."""
+        trials: dict[Combination, list[Trial]] = {}
+        for trial in self.trials:
+            if (trial.role, trial.arm) == (stage.role, arm):
+                trials.setdefault(trial.values, []).append(trial)
+        return trials
+
     def runs_of(self, stage: Stage, arm: str) -> int:
         """How many runs a stage spent on an arm, over all tasks."""
-        return sum((trial.role, trial.arm) == (stage.role, arm) for trial in self.trials)
+        return sum(map(len, self.trials_of(stage, arm).values()))
+
+    def budgets(self) -> dict[str, Budget]:
+        """What the search spent, by arm."""
+        trials: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            trials.setdefault(trial.arm, []).append(trial)
+        return {
+            arm: Budget(
+                len(arm_trials),
+                sum(self.steps[trial.task] for trial in arm_trials),
+                sum(trial.tokens for trial in arm_trials),
+                round(math.fsum(trial.seconds for trial in arm_trials), 1),
+            )
+            for arm, arm_trials in trials.items()
+        }
 
     def chosen(self) -> dict[str, dict[str, Value]]:
         """By arm, the chosen value of each key of every stage."""
@@ -148,11 +227,15 @@ class SearchRecord:
         """As JSON holds it, without the file's checksum."""
         plain = asdict(self)
         del plain["sha256"]
-        return {"version": VERSION, **plain}
+        return {"version": VERSION, **plain, "budgets": self._plain_budgets()}
 
     def summary(self) -> dict[str, Any]:
         """The table without the runs, with the file's checksum."""
-        return {key: value for key, value in asdict(self).items() if key != "trials"}
+        plain = {key: value for key, value in asdict(self).items() if key != "trials"}
+        return plain | {"budgets": self._plain_budgets()}
+
+    def _plain_budgets(self) -> dict[str, Any]:
+        return {arm: asdict(budget) for arm, budget in self.budgets().items()}
 
     def text(self) -> str:
         """The content of the file, with a line per run."""
@@ -176,8 +259,9 @@ def record_of(table: Mapping[str, Any], source: str) -> SearchRecord:
     """The record in a table, which was read from `source`. Raises LogError if it is none."""
     try:
         content = dict(table)
-        if content.pop("version") != VERSION:
+        if content.pop("version") not in (1, VERSION):
             raise ValueError(f"version {table['version']}")
+        content.pop("budgets", None)  # made from the runs
         content["trials"] = tuple(_trial(trial) for trial in content["trials"])
         content["stages"] = tuple(Stage(**stage_table) for stage_table in content["stages"])
         record = SearchRecord(**content)
@@ -196,5 +280,4 @@ def record_of(table: Mapping[str, Any], source: str) -> SearchRecord:
 
 
 def _trial(table: Mapping[str, Any]) -> Trial:
-    values = {name: table[name] for name in (field.name for field in fields(Trial))}
-    return Trial(**{**values, "values": tuple(values["values"])})
+    return Trial(**{**table, "values": tuple(table["values"])})

@@ -18,23 +18,13 @@ from grpobench.analysis.runfolder.experiment import (
     histories,
     import_record,
 )
+from grpobench.analysis.runfolder.files import flatten
 from grpobench.analysis.tools.text import NONE, listed
 
 MOST_COLUMNS = 12
 """Most arms that are columns of a table."""
 IDENTITY = ("experiment", "arm", "seed", "task", "task.name", "observe", "beside")
 """Keys of run.toml that identify the run or its observers, and are not settings."""
-
-
-def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys; an empty table is kept as {}."""
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 @dataclass(frozen=True)

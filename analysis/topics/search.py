@@ -9,9 +9,26 @@ import pandas as pd
 
 from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment
-from grpobench.analysis.runfolder.search import RATE, Combination, SearchRecord, Stage, rate_key
-from grpobench.analysis.statistics.halving import LEAST_SEEDS, mean_of, select
+from grpobench.analysis.runfolder.search import (
+    RATE,
+    Combination,
+    SearchRecord,
+    Stage,
+    rate_key,
+    settings_of,
+)
+from grpobench.analysis.statistics.rate_choice import (
+    BEYOND,
+    LEAST_SEEDS,
+    ONE_IN,
+    PRUNING,
+    clarity_of,
+    deviation_of,
+    mean_of,
+    qualifies,
+)
 from grpobench.analysis.tools.text import (
+    NONE,
     each_seed,
     interval,
     listed,
@@ -20,21 +37,26 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.runs import flatten
+from grpobench.analysis.topics.runs import resolved_settings
 
 CHOSEN = "chosen"
 MOST_NAMED = 12
 """Most settings that a sentence lists."""
+MOST_DIFFERENCES = 4
+"""Most settings that a title lists."""
 
 
 def search_table(record: SearchRecord) -> PrintedTable:
-    """A row per stage, arm and value: seeds that it reached, mean outcome, each seed, whether it was
-    chosen."""
+    """A row per stage, arm and value: seeds that it reached, mean outcome, standard deviation over seeds,
+    failed runs, each seed, whether it was chosen."""
     rows, data = [], []
     for stage in searched_stages(record):
         for arm in stage.arms:
+            trials = record.trials_of(stage, arm)
             for values, by_seed in record.by_value(stage, arm).items():
                 mean, is_chosen = mean_of(by_seed), values == tuple(stage.chosen[arm])
+                deviation = deviation_of(by_seed)
+                failed = sum(trial.failed for trial in trials[values])
                 shown = each_seed([*by_seed.values()]) if record.is_accuracy else _numbers(by_seed)
                 rows.append(
                     [
@@ -43,6 +65,8 @@ def search_table(record: SearchRecord) -> PrintedTable:
                         describe_values(stage, values),
                         str(len(by_seed)),
                         outcome_text(record, mean),
+                        NONE if math.isnan(deviation) else outcome_text(record, deviation),
+                        f"{failed}/{len(trials[values])}" if failed else "",
                         shown,
                         CHOSEN if is_chosen else "",
                         describe_choice(record, stage, arm) if is_chosen else "",
@@ -55,13 +79,15 @@ def search_table(record: SearchRecord) -> PrintedTable:
                         **dict(zip(stage.over, values, strict=True)),
                         "seeds": len(by_seed),
                         "mean": mean,
+                        "sd": deviation,
+                        "failed": failed,
                         **{f"seed_{seed}": value for seed, value in by_seed.items()},
                         "chosen": is_chosen,
                     }
                 )
-    header = ["rate of", "arm", "value", "seeds", "mean", "each seed", "", "choice"]
+    header = ["rate of", "arm", "value", "seeds", "mean", "SD", "failed", "each seed", "", "choice"]
     unit = ", in percent" * record.is_accuracy
-    note = f"{describe_rule(record)} Mean: {describe_outcome(record)}, over tasks and seeds{unit}."
+    note = f"{describe_rule(record)} Mean and SD: {describe_outcome(record)}, over tasks and seeds{unit}."
     return PrintedTable(
         "search",
         "Settings that were tried before these runs",
@@ -116,6 +142,9 @@ def describe_outcome(record: SearchRecord) -> str:
 def describe_rule(record: SearchRecord) -> str:
     """The rule of the search."""
     seeds = f"seed{'s' * (len(record.seeds) > 1)} {listed(record.seeds)}"
+    worst = "counts as 0" if record.is_accuracy else "ranks last"
+    if not record.rungs:
+        return _describe_interior_rule(record, seeds, worst)
     if len(record.rungs) < 2:
         how = f"Every value ran with {seeds}."
     else:
@@ -124,10 +153,24 @@ def describe_rule(record: SearchRecord) -> str:
             f"Values ran on rungs of {and_list(record.rungs)} seeds ({seeds}). The best {share} of a rung, "
             "rounded up and at least two, went on to the next one."
         )
-    worst = "counts as 0" if record.is_accuracy else "ranks last"
     return (
         f"{how} The highest mean of those with all seeds was chosen, the lower learning rate where means are "
         f"equal; a run that diverged {worst}."
+    )
+
+
+def _describe_interior_rule(record: SearchRecord, seeds: str, worst: str) -> str:
+    """The rule of `rate_choice`."""
+    pruning = listed(record.seeds[:PRUNING])
+    failed = "collapsed, diverged or ended below its accuracy before training"
+    failed = failed if record.is_accuracy else "collapsed or diverged"
+    return (
+        f"A grid of learning rates, the same for every arm, ran with seeds {pruning}. It grew until the best "
+        f"of every arm had {BEYOND} rates beyond it on either side, by at most {record.extensions} on each. "
+        "Two rates halfway between the best and its neighbors were added. The best and its neighbors then "
+        f"ran with {seeds}. A rate qualified if at most one in {ONE_IN} of its runs {failed}. Of these, the "
+        "highest mean minus standard deviation over seeds was chosen, the lower rate where these are equal; "
+        f"a run that diverged {worst}."
     )
 
 
@@ -144,15 +187,26 @@ def describe_budget(record: SearchRecord) -> str:
         runs = dict.fromkeys(record.runs_of(stage, arm) for arm in stage.arms)
         steps = dict.fromkeys(record.steps.values())
         each = f"{' or '.join(map(str, runs))} runs of {' or '.join(map(str, steps))} steps"
-        values = f"{len(stage.combinations)} values ({describe_grid(stage)})"
+        counts = dict.fromkeys(len(record.by_value(stage, arm)) for arm in stage.arms)
+        values = f"{' or '.join(map(str, counts))} values ({describe_grid(stage)})"
         parts.append(f"{stage.role}, {values}, {each} for each of {listed(stage.arms, MOST_NAMED)}")
     return "; ".join(parts)
+
+
+def budget_lines(record: SearchRecord) -> list[str]:
+    """What the search spent, a line for each arm."""
+    return [
+        f"{arm}: {budget.runs} runs, {budget.steps:,} steps, {budget.tokens:,} tokens sampled in training, "
+        f"{number(budget.seconds / 60, 1)} min of run time"
+        for arm, budget in record.budgets().items()
+    ]
 
 
 def describe_grid(stage: Stage) -> str:
     """The values of each key: ``learning rate 1e−4, 1e−3; clip high 0.2, 0.28``."""
     return "; ".join(
-        f"{name_of(stage, key)} {', '.join(map(sweep_value, values))}" for key, values in stage.over.items()
+        f"{name_of(stage, key)} {listed([*map(sweep_value, values)], MOST_NAMED)}"
+        for key, values in stage.over.items()
     )
 
 
@@ -165,9 +219,21 @@ def name_of(stage: Stage, key: str) -> str:
 
 
 def describe_choice(record: SearchRecord, stage: Stage, arm: str) -> str:
-    """Whether a choice is clear, and whether it lies at an edge."""
-    remarks = [describe_clarity(record, stage, arm), *edges(stage, tuple(stage.chosen[arm]))]
-    return "; ".join(remarks)
+    """Whether a choice is clear, whether too many of its runs failed, and whether it lies at an edge."""
+    failures = describe_failures(record, stage, arm)
+    return "; ".join(
+        [describe_clarity(record, stage, arm), *[failures] * bool(failures), *edges(record, stage, arm)]
+    )
+
+
+def describe_failures(record: SearchRecord, stage: Stage, arm: str) -> str:
+    """That no rate qualified, and how many runs at the chosen one failed; empty where it qualified, and of a
+    search by successive halving, which has no such rule."""
+    runs = record.trials_of(stage, arm).get(tuple(stage.chosen[arm]), [])
+    failed = sum(trial.failed for trial in runs)
+    if record.rungs or qualifies(failed, len(runs)):
+        return ""
+    return f"no rate qualified: {failed} of {len(runs)} runs at the chosen one failed, the fewest of all"
 
 
 def describe_choices(record: SearchRecord) -> list[str]:
@@ -187,7 +253,8 @@ def describe_grid_value(stage: Stage, arm: str) -> str:
 
 def describe_clarity(record: SearchRecord, stage: Stage, arm: str) -> str:
     """Whether the second best value can be told apart from the chosen one."""
-    choice = select(record.by_value(stage, arm))
+    outcomes = record.by_value(stage, arm)
+    choice = clarity_of(outcomes, tuple(stage.chosen[arm]))
     if choice.second is None:
         return "no other value had as many seeds"
     second = describe_values(stage, choice.second)
@@ -196,6 +263,10 @@ def describe_clarity(record: SearchRecord, stage: Stage, arm: str) -> str:
     show = percent if record.is_accuracy else lambda value: number(value, 3)
     unit = " points" if record.is_accuracy else ""
     ahead = f"{show(choice.difference)}{unit} above {second}"
+    if choice.difference < 0:
+        failed = sum(trial.failed for trial in record.trials_of(stage, arm)[choice.second])
+        why = "whose outcomes vary more" if not failed else f"of whose runs {failed} failed"
+        ahead = f"{show(-choice.difference)}{unit} below {second}, {why}"
     if choice.seeds < LEAST_SEEDS:
         return (
             f"not clear: {ahead}, and {choice.seeds} seed{'s' * (choice.seeds > 1)} cannot tell that from 0"
@@ -204,11 +275,12 @@ def describe_clarity(record: SearchRecord, stage: Stage, arm: str) -> str:
     return f"{word}: {ahead} ({interval(choice.low, choice.high, show)} over {choice.seeds} seeds)"
 
 
-def edges(stage: Stage, values: Combination) -> list[str]:
-    """Chosen numbers that are the smallest or the largest that was tried."""
+def edges(record: SearchRecord, stage: Stage, arm: str) -> list[str]:
+    """Chosen numbers that are the smallest or the largest that was tried for an arm."""
     remarks = []
-    for key, value in zip(stage.over, values, strict=True):
-        tried = stage.over[key]
+    tried_values = record.by_value(stage, arm)
+    for index, (key, value) in enumerate(zip(stage.over, stage.chosen[arm], strict=True)):
+        tried = {values[index] for values in tried_values}
         if len(tried) < 2 or any(isinstance(tried_value, bool | str) for tried_value in tried):
             continue
         numbers = [float(tried_value) for tried_value in tried]
@@ -248,10 +320,14 @@ def list_rate_doubts(experiment: Experiment) -> list[str]:
             f"{listed(origins, MOST_NAMED)}"
         )
     record = experiment.search
-    if record is None or not searched_stages(record):
+    if record is None:
         if experiment.over_rates is None:
             doubts.append("No search of learning rates is recorded: a difference may come from the rates")
         return doubts
+    if not record.stages and experiment.over_rates is None:
+        doubts.append(
+            f"The learning rates are those of the search {record.recipe}, of which no record is kept here"
+        )
     searched = {
         (arm, stage.role)
         for stage in searched_stages(record)
@@ -262,30 +338,94 @@ def list_rate_doubts(experiment: Experiment) -> list[str]:
     for run in experiment.runs:
         rates = run.config.get("train", {}).get("learning_rate", {})
         for role in rates if isinstance(rates, Mapping) else ["policy"]:
-            if (run.arm, role) not in searched:
+            stated = not record.stages and run.arm in record.settings
+            if not stated and (run.arm, role) not in searched:
                 lacking.setdefault(run.arm if role == "policy" else f"{run.arm} ({role})")
     if lacking:
         doubts.append(f"Learning rates were not searched for {listed([*lacking], MOST_NAMED)}")
     return doubts
 
 
+def list_search_doubts(experiment: Experiment) -> list[tuple[str, list[str]]]:
+    """Why the rates of a search may not suit their arms, the gravest first: a title without a period, and
+    lines. Empty without a search."""
+    record = experiment.search
+    if record is None:
+        return []
+    doubts = []
+    failing: dict[str, str] = {}
+    at_edge: dict[str, str] = {}
+    for stage in searched_stages(record):
+        for arm in stage.arms:
+            cell = f"{arm} ({describe_grid_value(stage, arm)})"
+            if text := describe_failures(record, stage, arm):
+                failing[cell] = f"{arm}: {text}"
+            if remarks := edges(record, stage, arm):
+                at_edge[cell] = f"{arm}: {'; '.join(remarks)}"
+    for title, lines in (
+        ("No rate that was searched qualified for", failing),
+        ("The search chose the edge of what it tried for", at_edge),
+    ):
+        if lines:
+            doubts.append((f"{title} {listed([*lines], MOST_NAMED)}", [*lines.values()]))
+    if differences := list_other_settings(experiment, record):
+        title = f"Learning rates were searched under other settings: {listed(differences, MOST_DIFFERENCES)}"
+        doubts.append((title, differences))
+    unequal = [
+        f"{stage.role}: {', '.join(f'{arm} {record.runs_of(stage, arm)} runs' for arm in stage.arms)}"
+        for stage in searched_stages(record)
+        if len({record.runs_of(stage, arm) for arm in stage.arms}) > 1
+    ]
+    if unequal:
+        doubts.append((f"The search gave the arms unequal budgets: {listed(unequal, 2)}", unequal))
+    return doubts
+
+
+def list_other_settings(experiment: Experiment, record: SearchRecord) -> list[str]:
+    """Settings under which rates were searched and that the runs do not have, those of training first:
+    ``num_minibatches 4 (here 8)``."""
+    chosen = record.chosen()
+    cells: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
+    compared: set[tuple[str, str]] = set()
+    for run in experiment.runs:
+        here, searched = settings_of(run.config), record.settings_for(run.arm, run.task)
+        if here and searched:
+            compared.add((run.arm, run.task))
+        for key in searched.keys() & here.keys() - chosen.get(run.arm, {}).keys():
+            if searched[key] != here[key]:
+                values = sweep_value(searched[key]), sweep_value(here[key])
+                cells.setdefault((key, *values), set()).add((run.arm, run.task))
+    differences = []
+    for key, before, now in sorted(cells, key=lambda cell: (not cell[0].startswith("train."), cell)):
+        where = _where(cells[key, before, now], compared)
+        differences.append(f"{key.removeprefix('train.')} {before} (here {now}{where})")
+    return differences + [f"not on {task}" for task in experiment.tasks if task not in record.tasks]
+
+
+def _where(cells: set[tuple[str, str]], compared: set[tuple[str, str]]) -> str:
+    """The arms and tasks of `cells`, unless they are all that were compared: `` for ppo on nanobias``."""
+    words = ""
+    for part, word in enumerate(("for", "on")):
+        names = {cell[part] for cell in cells}
+        if names != {cell[part] for cell in compared}:
+            words += f" {word} {listed(sorted(names))}"
+    return words
+
+
 def describe_limits(experiment: Experiment) -> str:
-    """What a reader must know of the search: choices at an edge or not clear, and what was not searched.
-    Empty without a search."""
+    """What a reader must know of the search: what it took, choices that are not clear, and what was not
+    searched. Empty without a search."""
     record = experiment.search
     if record is None or not searched_stages(record):
         return ""
-    at_edge, unclear = [], []
-    for stage in searched_stages(record):
-        for arm in stage.arms:
-            if edges(stage, tuple(stage.chosen[arm])):
-                at_edge.append(f"{arm} ({describe_grid_value(stage, arm)})")
-            if not select(record.by_value(stage, arm)).clear:
-                unclear.append(f"{arm} ({stage.role})")
+    unclear = [
+        f"{arm} ({stage.role})"
+        for stage in searched_stages(record)
+        for arm in stage.arms
+        if not clarity_of(record.by_value(stage, arm), tuple(stage.chosen[arm])).clear
+    ]
     parts = [f"Settings were searched before these runs, on other seeds: {describe_budget(record)}."]
-    if at_edge:
-        sentence = "The search chose a value at the edge of what it tried for"
-        parts.append(f"{sentence} {listed(at_edge, MOST_NAMED)}.")
+    parts.append(f"The search took, for {'; for '.join(budget_lines(record))}.")
     if unclear:
         sentence = f"The second best value is within noise for {listed(unclear, MOST_NAMED)}"
         parts.append(f"{sentence}: another search may choose another.")
@@ -325,29 +465,22 @@ def differing(experiment: Experiment) -> list[str]:
     """Settings of algorithm and training in which the arms differ, as the command line calls them."""
     values: dict[str, set[str]] = {}
     for run in experiment.runs:
-        for key, value in flatten(run.config).items():
-            if key.startswith(("algorithm.settings.", "train.", "modify.", "sampler.", "reward.")):
-                values.setdefault(key.replace(".settings.", ".", 1), set()).add(str(value))
+        for key, value in resolved_settings(run).items():
+            sections = ("algorithm.", "train.", "modify.", "sampler.", "reward.")
+            if key.startswith(sections) and key != "algorithm.name":
+                values.setdefault(key, set()).add(str(value))
     return [key for key, distinct_values in values.items() if len(distinct_values) > 1]
 
 
 def find_unsearched_values(experiment: Experiment) -> Iterator[str]:
-    """Runs that do not use the chosen values, or have another number of steps than the search."""
-    record = experiment.search
-    if record is None:
-        return
-    chosen = record.chosen()
+    """Runs that do not use the chosen values."""
+    chosen = experiment.search.chosen() if experiment.search else {}
     sentences: dict[str, None] = {}
     for run in experiment.runs:
-        config = {key.replace(".settings.", ".", 1): value for key, value in flatten(run.config).items()}
+        config = resolved_settings(run)
         for key, value in chosen.get(run.arm, {}).items():
             name = resolved_key(key)
             if config and config.get(name, value) != value:
                 text = f"{run.arm}: {name} is {config[name]}, and the search chose {sweep_value(value)}"
                 sentences.setdefault(text)
-        steps, searched = config.get("train.steps"), record.steps.get(run.task)
-        if config and searched is None:
-            sentences.setdefault(f"{run.task}: the search did not run on this task")
-        elif config and steps != searched:
-            sentences.setdefault(f"{run.task}: runs have {steps} steps, and those of the search {searched}")
     yield from sentences

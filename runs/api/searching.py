@@ -44,15 +44,17 @@ class SearchResults:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row per run of the search: role, arm, values, rung, task, seed, outcome (None for a run that
-        diverged and has no worst value), state, seconds, tokens."""
+        """A row per run of the search: role, arm, values, rung (the round), task, seed, outcome (None for a
+        run that diverged and has no worst value), state, seconds, tokens, base (the outcome before
+        training)."""
         import pandas as pd
 
         return pd.DataFrame([asdict(trial) for trial in self.record.trials])
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per arm and value: seeds, mean outcome, each seed, whether it was chosen."""
+        """A row per arm and value: seeds, mean outcome, standard deviation, failed runs, each seed, whether
+        it was chosen."""
         from grpobench.analysis.topics.search import search_table
 
         return search_table(self.record).frame
@@ -78,8 +80,7 @@ def search(
     *,
     over: Over = (),
     seeds: Iterable[int] = (),
-    rungs: Iterable[int] = (),
-    keep: float | None = None,
+    extensions: int | None = None,
     to: str | os.PathLike[str] | None = None,
     set: Sets = (),
     arms: Iterable[str] | None = None,
@@ -98,9 +99,9 @@ def search(
     """Choose learning rates, and the settings in `over`, for every arm of a recipe by equal budgets. Writes a
     recipe with the chosen values. The same call goes on after a stop.
 
-    `seeds` are those of the search, none of them the recipe's; `rungs` are the seeds of a value by the end of
-    each rung, and `keep` the share of values that goes on to the next one. What is left out comes from the
-    recipe's table ``search``, or is that of ``grpobench search``. `to` is the recipe to write; the default is
+    `seeds` are those of the search, none of them the recipe's; the first two prune. `extensions` is how
+    often the grid may be extended on each side. What is left out comes from the recipe's table ``search``, or
+    is that of ``grpobench search``. `to` is the recipe to write; the default is
     NAME-searched.toml next to the recipe. The other arguments are those of `grpobench.run`.
 
     Raises `ConfigError` for errors in the recipe and for a search that would not be equal, `FolderError` if
@@ -116,8 +117,7 @@ def search(
         Path(out),
         texts_of(over),
         tuple(seeds),
-        tuple(rungs),
-        keep,
+        extensions,
         to,
         workers=workers,
         console=console,
@@ -140,14 +140,13 @@ def searcher(
     out: Path,
     over: Sequence[str],
     seeds: Sequence[int],
-    rungs: Sequence[int],
-    keep: float | None,
+    extensions: int | None,
     to: str | os.PathLike[str] | None,
     **options: Any,
 ) -> Searcher:
     """The search of a recipe that the user calls `name`, for `search` and the command line. `options` are
     further fields of `Searcher`. Raises `ConfigError` for a search that would not be equal."""
-    plan = make_plan(recipe, over, seeds, rungs, keep)
+    plan = make_plan(recipe, over, seeds, extensions)
     return Searcher(plan, out, target_of(recipe) if to is None else Path(to), name, **options)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.options import (
     PATH,
     Options,
-    comma_list,
     data_options,
     execution,
     flag,
@@ -53,26 +53,21 @@ DEFAULT = "search-nano"
     multiple=True,
     metavar="K=V,V",
     help="Values of a key, such as train.learning_rate=1e-4,1e-3, train.learning_rate.critic=1e-3,1e-2 or "
-    "algorithm.clip_high=0.2,0.28; one value fixes it. Default: five learning rates per role, half a decade "
-    "apart, around the recipe's. May be repeated.",
+    "algorithm.clip_high=0.2,0.28; one value fixes it. Learning rates are those that the search begins with; "
+    "default: five per role, a factor of three apart, around the recipe's. May be repeated.",
 )
 @click.option(
     "--seeds",
     metavar="LIST",
-    help="Seeds of the search, none of them the recipe's. Default: the recipe's search.seeds, else "
-    "1000-1003.",
+    help="Seeds of the search, such as 1000-1007, none of them the recipe's: the first two for every rate, "
+    "all of them for the three finalists. Default: those, or the recipe's search.seeds.",
 )
 @click.option(
-    "--rungs",
-    metavar="LIST",
-    help="Number of seeds of each value after each rung. Default: 1,2,4,... up to all seeds. One number: "
-    "every value runs with all seeds.",
-)
-@click.option(
-    "--keep",
-    type=click.FloatRange(0, 1, min_open=True),
-    metavar="SHARE",
-    help="Share of the values that goes on to the next rung, at least two of them. Default: 0.5.",
+    "--extensions",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How often the search may extend its grid on each side, until no choice can be the lowest or the "
+    "highest rate. Default: 3.",
 )
 @set_option("Override a value of the recipe, as with run. May be repeated.")
 @out_option("results/search")
@@ -96,9 +91,10 @@ DEFAULT = "search-nano"
 @trust_option
 @unsafe_option
 def search_command(options: Options) -> int:
-    """Every arm gets the same number of runs and steps, on the validation split: first for the policy's
-    learning rate, together with the other keys of --over, then for a critic's at the policy's best. A
-    diverged run counts as 0. Writes a recipe with the chosen values. The same command resumes a search."""
+    """Every arm gets the same number of rates, runs and steps, on the validation split: first for the
+    policy's learning rate, together with the other keys of --over, then for a critic's at the policy's best.
+    Two seeds choose three rates next to each other, which run with all seeds. The search adds rates until no
+    choice lies at an edge. Writes a recipe with the chosen values. The same command goes on later."""
     from grpobench.runs.api.searching import searcher
     from grpobench.runs.settings.recipe import read_recipe
 
@@ -113,8 +109,7 @@ def search_command(options: Options) -> int:
         options.out,
         options.over,
         seed_list(options.seeds) if options.seeds else [],
-        rungs_of(options),
-        options.keep,
+        options.extensions,
         options.to,
         say=lambda text: say(text, flush=True),
         **execution(options),
@@ -128,35 +123,42 @@ def sets_of(options: Options) -> list[str]:
     return [*(f"{key}={names}" for key, names in chosen.items() if names), *options.sets]
 
 
-def rungs_of(options: Options) -> list[int]:
-    """The numbers of ``--rungs 1,2,4``. Raises ConfigError."""
-    parts = comma_list(options.rungs)
-    if not all(part.isdigit() for part in parts):
-        raise ConfigError([f"--rungs {options.rungs}: write numbers of seeds, such as 1,2,4"])
-    return [int(part) for part in parts]
-
-
 # What is shown
 
 
 def describe_plan(plan: SearchPlan) -> list[str]:
     """What will run, in a line per stage."""
+    from grpobench.runs.experiment.search_plan import bounds
     from grpobench.runs.tools import toml
 
-    rule = plan.halving
-    seeds = ", ".join(map(str, rule.seeds))
+    seeds = ", ".join(map(str, plan.seeds))
     lines = [f"search of {plan.recipe.name} on {', '.join(plan.tasks)}; seeds {seeds}"]
     for stage in plan.stages:
-        count = len(stage.combinations)
         grid = "; ".join(f"{key} {', '.join(map(toml.value, values))}" for key, values in stage.over.items())
-        if count < 2:
+        if len(stage.combinations) < 2:
             lines.append(f"{stage.role}: {grid}, which is not searched")
             continue
-        rungs = zip(rule.counts(count), rule.rungs, strict=True)
-        how = ", then ".join(f"{n} values on {seeds} seed{'s' * (seeds > 1)}" for n, seeds in rungs)
-        runs = f"{rule.runs(count) * len(plan.tasks)} runs for each of {', '.join(stage.arms)}"
-        lines += [f"{stage.role}: {grid}", f"  {how}: {runs}"]
+        runs = bounds(plan, stage)
+        steps = [count * sum(plan.steps.values()) // len(plan.tasks) for count in runs]
+        budget = f"{span(runs)} runs of {span(steps)} steps in all"
+        lines += [f"{stage.role}: {grid}", f"  {budget} for each of {', '.join(stage.arms)}"]
     return lines
+
+
+def span(least_and_most: Sequence[int]) -> str:
+    """``32 to 44``; one number where they are equal."""
+    return " to ".join(f"{count:,}" for count in dict.fromkeys(least_and_most))
+
+
+def describe_most(plan: SearchPlan) -> str:
+    """How much more than the estimates the search may take."""
+    from grpobench.runs.experiment.search_plan import bounds
+
+    least, most = (sum(bounds(plan, stage)[end] * len(stage.arms) for stage in plan.stages) for end in (0, 1))
+    return (
+        f"budget: the estimates are for the fewest runs, {least}; with all extensions of the grids, {most} "
+        f"runs take {most / least:.2g} times as much"
+    )
 
 
 def dry_run(searcher: Searcher, options: Options) -> int:
@@ -169,7 +171,14 @@ def dry_run(searcher: Searcher, options: Options) -> int:
     else:
         say(
             "\n".join(
-                [*describe_plan(searcher.plan), "", *rehearsal.lines(), "", f"would write {searcher.target}"]
+                [
+                    *describe_plan(searcher.plan),
+                    "",
+                    *rehearsal.lines(),
+                    "",
+                    describe_most(searcher.plan),
+                    f"would write {searcher.target}",
+                ]
             )
         )
     rehearsal.demand()
@@ -198,8 +207,9 @@ def carry_out(searcher: Searcher) -> int:
 def show(record: SearchRecord, recipe: Path, record_path: Path) -> None:
     """The table, the choices, and what to do next."""
     # This loads pandas and SciPy.
-    from grpobench.analysis.topics.search import describe_choices, describe_rule, table_lines
+    from grpobench.analysis.topics.search import budget_lines, describe_choices, describe_rule, table_lines
 
     say("\n".join(["", *table_lines(record), "", *describe_choices(record), "", describe_rule(record)]))
+    say("\n".join(["", *budget_lines(record), ""]))
     say(f"record: {record_path}")
     say(f"recipe: {recipe}; run it with grpobench run {shlex.quote(str(recipe))}")

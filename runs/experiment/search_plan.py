@@ -4,11 +4,14 @@ unequal."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Any
+from typing import Any, TypeAlias
 
 from grpobench.algorithms.algorithm import Role
 from grpobench.analysis.measure import OF_STEPS, Measure
@@ -18,21 +21,27 @@ from grpobench.analysis.runfolder.search import (
     Combination,
     Stage,
     Value,
+    is_accuracy,
     rate_key,
 )
-from grpobench.analysis.statistics.halving import Halving, doubling
+from grpobench.analysis.statistics.rate_choice import (
+    BEYOND,
+    Outcomes,
+    Round,
+    around,
+    rounds,
+    runs_of_rounds,
+)
 from grpobench.runs.experiment.outcomes import CRITICS
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.expand import MOST, read_over_text
 from grpobench.runs.settings.recipe import Recipe, read_text
-from grpobench.runs.settings.search import SEARCHED, Search
+from grpobench.runs.settings.search import SEARCHED, SEEDS, Search
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
-SEEDS = (1000, 1001, 1002, 1003)
-"""Of a search for which neither the recipe nor the command names any."""
-FACTORS = (0.1, 0.1**0.5, 1.0, 10**0.5, 10.0)
-"""Learning rates that are searched by default, in multiples of the recipe's: five over two decades."""
+CLOSEST = 1.2
+"""Factor between two rates of a grid at least: a rate between them must differ from both."""
 CRITIC_FACTOR = 10.0
 """Learning rate of critics to the policy's, where the recipe says none."""
 SECTIONS = ("algorithm", "model", "modify", "reward", "sampler", "train")
@@ -49,11 +58,14 @@ class SearchPlan:
 
     recipe: Recipe
     """With the arms to be searched."""
-    halving: Halving
+    seeds: tuple[int, ...]
+    """In the order in which they are used."""
+    extensions: int
+    """Rates that the grid can gain on each side."""
     outcomes: Mapping[str, str]
     """The measure of each task."""
     stages: tuple[Stage, ...]
-    """Without choices."""
+    """Without choices; the rates are those that the grid begins with."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -70,9 +82,8 @@ class SearchPlan:
             "tasks": list(self.tasks),
             "steps": self.steps,
             "outcomes": dict(self.outcomes),
-            "seeds": list(self.halving.seeds),
-            "rungs": list(self.halving.rungs),
-            "keep": self.halving.keep,
+            "seeds": list(self.seeds),
+            "extensions": self.extensions,
             "over": {
                 stage.role: {key: list(values) for key, values in stage.over.items()} for stage in self.stages
             },
@@ -83,8 +94,7 @@ def make_plan(
     recipe: Recipe,
     over: Sequence[str] = (),
     seeds: Sequence[int] = (),
-    rungs: Sequence[int] = (),
-    keep: float | None = None,
+    extensions: int | None = None,
 ) -> SearchPlan:
     """The search of a recipe's arms. Arguments come before what its table `search` says; `over` holds texts
     ``KEY=VALUE,VALUE``. Raises ConfigError with everything that is wrong, or that would make it unequal."""
@@ -96,26 +106,23 @@ def make_plan(
     values_by_key = {
         RATE if key == f"{RATE}.policy" else key: values for key, values in values_by_key.items()
     }
-    settings = rule_of(table, seeds, rungs, keep, faults)
+    settings = rule_of(table, seeds, extensions, faults)
     faults += rule_faults(recipe, settings)
+    recipe = without_named_search(recipe, faults)
     faults += unequal(recipe)
     faults += [fault for key, values in values_by_key.items() for fault in unsearchable(recipe, key, values)]
     outcomes = measures(recipe, settings.outcome, faults)
     if faults:
         raise ConfigError(faults, f"search of {recipe.name}")
-    rule = Halving(settings.seeds, settings.rungs, settings.keep)
-    return SearchPlan(recipe, rule, outcomes, stages_of(recipe, values_by_key))
+    stages = stages_of(recipe, values_by_key)
+    return SearchPlan(recipe, settings.seeds, settings.extensions, outcomes, stages)
 
 
-def rule_of(
-    table: Search, seeds: Sequence[int], rungs: Sequence[int], keep: float | None, faults: list[str]
-) -> Search:
-    """The table of a recipe with the arguments in its places and defaults in those that nobody fills. Its
-    rungs are for its seeds; other seeds get rungs of 1, 2, 4, … unless they are as many."""
+def rule_of(table: Search, seeds: Sequence[int], extensions: int | None, faults: list[str]) -> Search:
+    """The table of a recipe with the arguments in its places and defaults in those that nobody fills."""
     chosen = tuple(seeds) or table.seeds or SEEDS
-    fits = not seeds or table.rungs[-1:] == (len(chosen),)
-    rungs = tuple(rungs) or (table.rungs if fits else ()) or doubling(len(chosen))
-    values = {"seeds": chosen, "rungs": rungs, "keep": keep or table.keep, "outcome": table.outcome}
+    bound = table.extensions if extensions is None else extensions
+    values = {"seeds": chosen, "extensions": bound, "outcome": table.outcome}
     read: Search | strict.Bad = strict.convert(values, Search, lambda name: f"--{name}", faults)
     if isinstance(read, strict.Bad):
         raise ConfigError(faults)
@@ -126,9 +133,9 @@ def rule_of(
 
 
 def rule_faults(recipe: Recipe, settings: Search) -> list[str]:
-    """Faults of seeds and rungs, and of a recipe that cannot be searched."""
+    """Faults of seeds, and of a recipe that cannot be searched."""
     faults = []
-    if recipe.record:
+    if recipe.record and recipe.record.stages:
         faults.append(f"{SEARCHED}: a search wrote this recipe; search the one that it was written from")
     if recipe.sweep_values:
         faults.append("over: is a map's; write the values into [search.over], or give them with --over")
@@ -138,11 +145,17 @@ def rule_faults(recipe: Recipe, settings: Search) -> list[str]:
         faults.append(
             f"--seeds: {complaint}; give others, such as {settings_seeds(recipe, len(settings.seeds))}"
         )
-    count = len(settings.seeds)
-    if settings.rungs[-1] != count:
-        like = ",".join(map(str, doubling(count)))
-        faults.append(f"--rungs: must end with the number of seeds, {count}, such as {like}")
     return faults
+
+
+def without_named_search(recipe: Recipe, faults: list[str]) -> Recipe:
+    """The recipe without a table `searched` that names the search of its rates: this search replaces it."""
+    if recipe.record is None:
+        return recipe
+    text = re.sub(rf"(?ms)^\[{SEARCHED}\].*?(?=^\[|\Z)", "", recipe.text)
+    if SEARCHED in toml.read(text):
+        faults.append(f"{SEARCHED}: write it as a table, [{SEARCHED}], which the search can replace")
+    return dataclasses.replace(recipe, text=text, record=None)
 
 
 def settings_seeds(recipe: Recipe, count: int) -> str:
@@ -192,11 +205,22 @@ def unsearchable(recipe: Recipe, key: str, values: Sequence[Value]) -> list[str]
         return [lack]
     if recipe.sweep_values:
         return []
+    if key.startswith(RATE) and (close := too_close(values)):
+        low, high = (toml.value(rate) for rate in close)
+        gap = f"{low} and {high} differ by less than a factor of {CLOSEST:g}"
+        return [f"--over {key}: {gap}, which leaves no room for a rate between them; leave one out"]
     try:
         read_again(recipe, [], [f"{key}={toml.value(list(values))}"])
     except ConfigError as error:
         return [fault.replace("--set ", "--over ", 1) for fault in error.faults]
     return []
+
+
+def too_close(rates: Sequence[Value]) -> tuple[float, float] | None:
+    """Two rates between which the search could not place another one."""
+    rising = sorted(float(rate) for rate in rates if isinstance(rate, int | float))
+    pairs = itertools.pairwise(rising)
+    return next(((low, high) for low, high in pairs if high < CLOSEST * low), None)
 
 
 def lacking_arms(recipe: Recipe, key: str, name: str) -> str:
@@ -281,8 +305,9 @@ def stages_of(recipe: Recipe, over: Mapping[str, Sequence[Value]]) -> tuple[Stag
     """The policy's stage, then those of critics. Raises ConfigError if nothing has two values.
 
     A stage searches the learning rate of one role in every arm that trains it: the policy's together with all
-    other keys of `--over`, then a critic's at the policy's chosen values. Every arm of a stage has the same
-    number of values, seeds and steps."""
+    other keys of `--over`, then a critic's at the policy's chosen values. The rates of every
+    arm, with each combination of other values, are a curve of `rate_choice`. Every curve of a stage has the
+    same number of rates, seeds and steps."""
     arms = {config.arm: config for config in recipe.configs}
     center = median_low([config.train.learning_rate["policy"] for config in arms.values()])
     first = {RATE: list(over.get(RATE, around(center)))}
@@ -310,11 +335,6 @@ def stages_of(recipe: Recipe, over: Mapping[str, Sequence[Value]]) -> tuple[Stag
     return tuple(stages)
 
 
-def around(rate: float) -> list[float]:
-    """Five rates around one, half a decade apart, with two digits."""
-    return [float(f"{factor * rate:.2g}") for factor in FACTORS]
-
-
 def said_rates(recipe: Recipe, role: Role) -> dict[str, float]:
     """By arm, the learning rate of a role that the recipe sets. One that is left out takes the policy's."""
     other = 0.5
@@ -339,7 +359,9 @@ def stage_recipe(
 ) -> tuple[Recipe, dict[str, tuple[str, Combination]]]:
     """The recipe of all runs of a stage, and by its arms' names the searched arm and the values. `chosen`
     has the values that earlier stages chose. The test split is not evaluated."""
-    sets = ["evaluate.test_problems=0", f"seeds={toml.value(list(plan.halving.seeds))}"]
+    sets = ["evaluate.test_problems=0", f"seeds={toml.value(list(plan.seeds))}"]
+    if all(map(is_accuracy, plan.outcomes.values())):
+        sets.append("evaluate.before=true")  # a run that ends below its base fails
     for arm in stage.arms:
         rates = {rate_key(role): rate for role, rate in stage.others.get(arm, {}).items()}
         sets += assignments(arm, {**rates, **chosen.get(arm, {})})
@@ -361,7 +383,7 @@ def stage_recipe(
         for config in recipe.configs
     )
     renamed = dataclasses.replace(recipe, head=head, configs=configs, over=())
-    return only(renamed, [*labels], plan.halving.seeds), labels
+    return only(renamed, [*labels], plan.seeds), labels
 
 
 def assignments(arm: str, values: Mapping[str, Value]) -> list[str]:
@@ -387,24 +409,69 @@ def only(recipe: Recipe, labels: Sequence[str], seeds: Sequence[int]) -> Recipe:
     )
 
 
+# Rounds
+
+Curve: TypeAlias = tuple[str, Combination]
+"""An arm, and the values of the keys other than the rate."""
+
+
+def curves_of(stage: Stage) -> list[Curve]:
+    """The curves of a stage. The rate is the first key of its values."""
+    others = dict.fromkeys(values[1:] for values in stage.combinations)
+    return [(arm, values) for arm in stage.arms for values in others]
+
+
+def rates_of(stage: Stage) -> list[float]:
+    """The rates of a stage, rising."""
+    return sorted(float(rate) for rate in stage.over[rate_key(stage.role)])
+
+
+def with_rates(stage: Stage, rates: Iterable[float]) -> Stage:
+    """A stage with these rates."""
+    return dataclasses.replace(stage, over={**stage.over, rate_key(stage.role): sorted(rates)})
+
+
+def rounds_of(plan: SearchPlan, stage: Stage, outcomes: Mapping[Curve, Outcomes]) -> Iterator[Round[Curve]]:
+    """The rounds of a stage (`rate_choice.rounds`). `outcomes` has all of its curves."""
+    return rounds(outcomes, rates_of(stage), len(plan.seeds), plan.extensions)
+
+
+def bounds(plan: SearchPlan, stage: Stage) -> tuple[int, int]:
+    """The fewest and the most runs of an arm in a stage, over all tasks. The fewest are those of a grid whose
+    middle rate is the best."""
+    if len(stage.combinations) < 2:
+        return 0, 0
+    rates = len(rates_of(stage))
+    most = rates + 2 * plan.extensions * (rates > 1)
+    least = min(most, max(rates, 2 * BEYOND + 1))
+    curves = len(curves_of(stage)) // len(stage.arms) * len(plan.tasks)
+    return curves * runs_of_rounds(least, len(plan.seeds)), curves * runs_of_rounds(most, len(plan.seeds))
+
+
 def forecast(plan: SearchPlan) -> list[Recipe]:
-    """By stage, a recipe with as many runs as it will have on all rungs together. Which values survive a rung
-    is not known yet; the first ones stand in, since all cost the same."""
+    """By stage, a recipe with the fewest runs that it can have. Which rates the search will try is not known
+    yet; those around the middle of the grid stand in, since all cost the same."""
     recipes = []
     for stage in plan.stages:
-        values = stage.combinations
-        if len(values) < 2:
+        if len(stage.combinations) < 2:
             continue
         first = plan.stages[0]
         stand_in = dict(zip(first.over, first.combinations[0], strict=True))
-        chosen_values = {} if stage is first else dict.fromkeys(stage.arms, stand_in)
-        recipe, labels = stage_recipe(plan, stage, chosen_values)
-        configs: list[RunConfig] = []
-        before = 0
-        for count, until in zip(plan.halving.counts(len(values)), plan.halving.rungs, strict=True):
-            surviving = [name for name, (_, combination) in labels.items() if combination in values[:count]]
-            configs += only(recipe, surviving, plan.halving.seeds[before:until]).configs
-            before = until
-        head = dataclasses.replace(recipe.head, seeds=plan.halving.seeds)
-        recipes.append(dataclasses.replace(recipe, head=head, configs=tuple(configs)))
+        chosen = {} if stage is first else dict.fromkeys(stage.arms, stand_in)
+        seeds_by_value: dict[tuple[str, Combination], int] = {}
+        center = math.log(median_low(rates_of(stage)))
+        outcomes: dict[Curve, dict[float, dict[int, float]]] = {curve: {} for curve in curves_of(stage)}
+        for part in rounds_of(plan, stage, outcomes):
+            for (arm, others), rates in part.rates.items():
+                for rate in rates:
+                    seeds_by_value[arm, (rate, *others)] = part.seeds
+                    outcomes[arm, others][rate] = {0: -abs(math.log(rate) - center)}
+        tried = with_rates(stage, {float(values[0]) for _, values in seeds_by_value})
+        recipe, labels = stage_recipe(plan, tried, chosen)
+        configs = [
+            config
+            for config in recipe.configs
+            if config.seed in plan.seeds[: seeds_by_value.get(labels[config.arm], 0)]
+        ]
+        recipes.append(dataclasses.replace(recipe, configs=tuple(configs)))
     return recipes

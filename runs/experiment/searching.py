@@ -1,4 +1,4 @@
-"""Carry out a search of settings: the runs of every rung, the choice, and the files that record it."""
+"""Carry out a search of settings: the runs of every round, the choice, and the files that record it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from grpobench.analysis.runfolder.search import (
     Value,
     is_accuracy,
 )
-from grpobench.analysis.statistics.halving import rank, select
+from grpobench.analysis.statistics.rate_choice import Round, choose
 from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs.experiment.dry_run import Rehearsal, rehearse
 from grpobench.runs.experiment.engines import HERE, Where
@@ -32,16 +32,21 @@ from grpobench.runs.experiment.experiment import ExperimentResult, run_experimen
 from grpobench.runs.experiment.outcomes import results, total_seconds, total_tokens
 from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.search_plan import (
+    Curve,
     SearchPlan,
     assignments,
+    curves_of,
     forecast,
     only,
+    rates_of,
     read_again,
+    rounds_of,
     stage_recipe,
+    with_rates,
 )
 from grpobench.runs.experiment.worker import EXECUTE
 from grpobench.runs.settings.recipe import Recipe, read_recipe
-from grpobench.runs.settings.search import SEARCHED, SUFFIX
+from grpobench.runs.settings.search import SEARCHED, SUFFIX, settings_by_arm
 from grpobench.runs.tools import files, toml
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import FolderError
@@ -73,9 +78,9 @@ class SearchEnd:
 class Searcher:
     """Carries out a plan in `out`/RECIPE and writes the recipe to `target`.
 
-    Every stage is an experiment of its own in the search's folder, so that a stop loses nothing. The values
-    that go on to a rung are computed from the logs of the rungs before it: the same command makes the same
-    choices again and resumes where it was stopped."""
+    Every stage is an experiment of its own in the search's folder, so that a stop loses nothing. The rates of
+    a round are computed from the logs of the rounds before it: the same command makes the same choices again
+    and resumes where it was stopped."""
 
     plan: SearchPlan
     out: Path
@@ -88,7 +93,7 @@ class Searcher:
     try_code: bool = True
     """Whether a trial of others' code comes before the first run."""
     say: Callable[[str], None] = lambda _: None
-    """Is told which rung begins."""
+    """Is told which round begins."""
     execute: str = EXECUTE
     """Executes a run; see `run_experiment`."""
     gpu_memory: float | None = None
@@ -102,9 +107,9 @@ class Searcher:
     def command(self) -> str:
         """The command that repeats the search, with every default written out. Paths are shortened to their
         last part, so that the record tells no folders of a machine."""
-        plan, rule = self.plan, self.plan.halving
-        words = ["grpobench", "search", self.source, "--seeds", ",".join(map(str, rule.seeds))]
-        words += ["--rungs", ",".join(map(str, rule.rungs)), "--keep", f"{rule.keep:g}"]
+        plan = self.plan
+        words = ["grpobench", "search", self.source, "--seeds", ",".join(map(str, plan.seeds))]
+        words += ["--extensions", str(plan.extensions)]
         for stage in plan.stages:
             for key, values in stage.over.items():
                 words += ["--over", f"{key}={','.join(map(toml.value, values))}"]
@@ -131,10 +136,10 @@ class Searcher:
         for stage in self.plan.stages:
             if stage.role != "policy":
                 stage = dataclasses.replace(stage, others=others_of(stage, chosen))
-            stage_trials, outcome = self.run_stage(stage, chosen)
+            stage, stage_trials, outcome = self.run_stage(stage, chosen)
             if outcome is not None and outcome.code not in GOOD:
                 return SearchEnd(outcome.code, outcome)
-            best = choose(self.record([stage], stage_trials, earlier), stage)
+            best = choices(self.record([stage], stage_trials, earlier), stage)
             stages.append(dataclasses.replace(stage, chosen=best))
             trials += stage_trials
             for arm, values in best.items():
@@ -159,18 +164,18 @@ class Searcher:
     def record(
         self, stages: Sequence[Stage], trials: Sequence[Trial], earlier: Sequence[Mapping[str, Any]]
     ) -> SearchRecord:
-        plan, rule = self.plan, self.plan.halving
+        plan = self.plan
         return SearchRecord(
             recipe=plan.recipe.name,
             command=self.command,
             tasks=plan.tasks,
             steps=plan.steps,
             outcomes=plan.outcomes,
-            seeds=rule.seeds,
-            rungs=rule.rungs,
-            keep=rule.keep,
+            seeds=plan.seeds,
             stages=tuple(stages),
             trials=tuple(trials),
+            extensions=plan.extensions,
+            settings=settings_by_arm(plan.recipe.configs),
             earlier=list(earlier),
         )
 
@@ -178,34 +183,36 @@ class Searcher:
 
     def run_stage(
         self, stage: Stage, chosen: Mapping[str, Mapping[str, Value]]
-    ) -> tuple[list[Trial], ExperimentResult | None]:
-        """The runs of all rungs, and the experiment that ended without all results or came last; none for a
-        stage with one value."""
-        values = stage.combinations
-        if len(values) < 2:
-            return [], None
-        recipe, labels = stage_recipe(self.plan, stage, chosen)
-        rule = self.plan.halving
-        surviving = dict.fromkeys(stage.arms, values)
+    ) -> tuple[Stage, list[Trial], ExperimentResult | None]:
+        """The runs of all rounds, the stage with all rates that they had, and the experiment that ended
+        without all results or came last; none for a stage with one value."""
+        if len(stage.combinations) < 2:
+            return stage, [], None
         trials: dict[Any, Trial] = {}
-        outcome = None
-        for rung, (count, seeds) in enumerate(zip(rule.counts(len(values)), rule.rungs, strict=True), 1):
-            if rung > 1:
-                rung_record = self.record([stage], [*trials.values()], ())
-                surviving = {
-                    arm: survivors(rung_record, stage, arm, surviving[arm], count) for arm in stage.arms
-                }
-            names = [name for name, (arm, combination) in labels.items() if combination in surviving[arm]]
-            part = only(recipe, names, rule.seeds[:seeds])
-            self.say(describe_rung(stage, rung, len(rule.rungs), count, rule.seeds[:seeds]))
-            outcome = self.run(part)
-            if outcome.code not in GOOD:
+        outcomes: dict[Curve, dict[float, Mapping[int, float]]] = {curve: {} for curve in curves_of(stage)}
+        last = None
+        for number, part in enumerate(rounds_of(self.plan, stage, outcomes), 1):
+            new = {rate for rates in part.rates.values() for rate in rates}
+            stage = with_rates(stage, {*rates_of(stage), *new})
+            self.say(describe_round(stage, number, part, self.plan.seeds))
+            recipe, labels = stage_recipe(self.plan, stage, chosen)
+            names = [
+                name
+                for name, (arm, (rate, *others)) in labels.items()
+                if rate in part.rates[arm, tuple(others)]
+            ]
+            last = self.run(only(recipe, names, self.plan.seeds[: part.seeds]))
+            if last.code not in GOOD:
                 break
-            for run, rows in results(outcome):
-                arm, combination = labels[run.config.arm]
-                trial = self.trial(stage, arm, combination, rung, run, rows)
-                trials.setdefault((arm, combination, trial.task, trial.seed), trial)
-        return [*trials.values()], outcome
+            for run, rows in results(last):
+                arm, values = labels[run.config.arm]
+                trial = self.trial(stage, arm, values, number, run, rows)
+                trials.setdefault((arm, values, trial.task, trial.seed), trial)
+            record = self.record([stage], [*trials.values()], ())
+            for arm in stage.arms:
+                for (rate, *others), by_seed in record.by_value(stage, arm).items():
+                    outcomes[arm, tuple(others)][float(rate)] = by_seed
+        return stage, [*trials.values()], last
 
     def run(self, recipe: Recipe) -> ExperimentResult:
         return run_experiment(
@@ -224,7 +231,7 @@ class Searcher:
         stage: Stage,
         arm: str,
         values: Combination,
-        rung: int,
+        number: int,
         run: ExperimentRun,
         rows: Sequence[Mapping[str, Any]],
     ) -> Trial:
@@ -237,8 +244,19 @@ class Searcher:
             outcome = Measure.read(measure).of(rows)
             if not math.isfinite(outcome):
                 raise DataError(f"{run.path}: logs no {measure}, so nothing can be chosen; see its log.txt")
-        spent = round(total_seconds(rows), 1), total_tokens(rows)
-        return Trial(stage.role, arm, values, rung, task, run.config.seed, outcome, run.state, *spent)
+        return Trial(
+            stage.role,
+            arm,
+            values,
+            number,
+            task,
+            run.config.seed,
+            outcome,
+            run.state,
+            round(total_seconds(rows), 1),
+            total_tokens(rows),
+            base_of(run, measure),
+        )
 
     # What is written
 
@@ -290,25 +308,37 @@ def others_of(stage: Stage, chosen: Mapping[str, Mapping[str, Value]]) -> dict[s
     return {arm: {"policy": float(chosen[arm][RATE])} for arm in stage.arms}
 
 
-def survivors(
-    record: SearchRecord, stage: Stage, arm: str, surviving: Sequence[Combination], count: int
-) -> list[Combination]:
-    """The best `count` of the values that reached a rung."""
-    outcomes = record.by_value(stage, arm)
-    return rank({values: outcomes[values] for values in stage.combinations if values in surviving})[:count]
+def base_of(run: ExperimentRun, measure: str) -> float | None:
+    """The accuracy of a run before training; None for an outcome that is no accuracy."""
+    if not is_accuracy(measure):
+        return None
+    first = bounded.read_rows(run.path / "metrics.jsonl")[0]
+    value = first.get(measure.removeprefix("end:")) if first["step"] == 0 else None
+    return None if value is None else float(value)
 
 
-def choose(record: SearchRecord, stage: Stage) -> dict[str, Combination]:
+def choices(record: SearchRecord, stage: Stage) -> dict[str, Combination]:
     """By arm, the values that a finished stage chooses."""
     if len(stage.combinations) < 2:
         return dict.fromkeys(stage.arms, stage.combinations[0])
-    return {arm: select(record.by_value(stage, arm)).best for arm in stage.arms}
+    chosen = {}
+    for arm in stage.arms:
+        trials = record.trials_of(stage, arm)
+        failures = {values: sum(trial.failed for trial in runs) for values, runs in trials.items()}
+        counts = {values: len(runs) for values, runs in trials.items()}
+        chosen[arm] = choose(record.by_value(stage, arm), failures, counts)
+    return chosen
 
 
-def describe_rung(stage: Stage, rung: int, rungs: int, values: int, seeds: Sequence[int]) -> str:
-    title = f"{stage.role}, rung {rung} of {rungs}"
-    of = f"{values} values in {len(stage.arms)} arm{'s' * (len(stage.arms) > 1)}"
-    return f"{title}: {of}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+def describe_round(stage: Stage, number: int, part: Round[Curve], seeds: Sequence[int]) -> str:
+    """``policy, round 1: grid of 5 rates in 2 arms, seeds 10, 11``."""
+    rates = len(next(iter(part.rates.values())))
+    words = f"{part.title} of {rates} rate{'s' * (rates > 1)} in {len(stage.arms)} arm"
+    used = seeds[: part.seeds]
+    return (
+        f"{stage.role}, round {number}: {words}{'s' * (len(stage.arms) > 1)}, "
+        f"seed{'s' * (len(used) > 1)} {', '.join(map(str, used))}"
+    )
 
 
 def portable(path: Path, folder: Path) -> str:

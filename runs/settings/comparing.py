@@ -17,6 +17,7 @@ from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.draft import EVERY, find_algorithm
 from grpobench.runs.settings.layers import parse_set, widen
 from grpobench.runs.settings.recipe import Recipe, open_recipe, read_text, recipes
+from grpobench.runs.settings.search import SEARCHED
 from grpobench.runs.settings.stored import flatten
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
@@ -190,6 +191,8 @@ def recipe_table(base: Mapping[str, Any], arms: Mapping[str, Entry], wish: Wish)
     listed = {name_of(entry): entry for entry in base.get("tasks", []) if name_of(entry)}
     head = {key: base[key] for key in ("margin", "workers", "fail_on_divergence", "stop_on") if key in base}
     sections = {key: base[key] for key in SECTIONS if key in base}
+    if isinstance(searched := base.get(SEARCHED), Mapping) and "recipe" in searched:
+        sections[SEARCHED] = searched
     shared = {"tasks": [listed.get(task, task) for task in wish.tasks], **head, **sections}
     entries = [on_tasks({"name": label, **entry}, wish.tasks) for label, entry in arms.items()]
     return {**shared, **on_tasks({"on": base.get("on", {})}, wish.tasks), "arm": entries}

@@ -14,7 +14,15 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
 from grpobench.runs.settings.expand import RateOrigin, SweepOrigin, at_rates, expand, sweep
 from grpobench.runs.settings.layers import with_new_names
-from grpobench.runs.settings.search import Search, load_record, read_search, seed_faults
+from grpobench.runs.settings.search import (
+    SEARCHED,
+    SEEDS,
+    Search,
+    load_record,
+    read_search,
+    seed_faults,
+    settings_by_arm,
+)
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
 
@@ -144,6 +152,8 @@ def read_table(
     configs, left_out = expand(draft, faults)
     configs = open_plugins(draft.head, configs, folder, faults)
     record = load_record(searched, folder, faults) if searched else None
+    if searched and searched.recipe:
+        record = named_search(searched.recipe, folder, faults)
     if record and isinstance(draft.head, Head):
         faults += seed_faults(record, draft.head.seeds)
     if faults or isinstance(draft.head, strict.Bad):
@@ -161,6 +171,32 @@ def read_table(
         tuple(over),
         search=search,
         record=record,
+    )
+
+
+def named_search(source: str, folder: Path, faults: list[str]) -> SearchRecord | None:
+    """What is known of the search of a recipe that a recipe in `folder` names: its settings and seeds; None,
+    with a fault, for a recipe that cannot be read or has chosen rates itself."""
+    try:
+        is_path = source.endswith(".toml") or "/" in source
+        path, text, home = open_recipe(str(folder / source) if is_path else source)
+        if SEARCHED in strict.read_toml(text, str(path)):
+            raise ConfigError([f"{source} has searched rates itself; name the recipe that was searched"])
+        recipe = read_text(text, path.stem, home, source=str(path))
+    except ConfigError as error:
+        faults += [f"{SEARCHED}.recipe: {fault}" for fault in error.faults]
+        return None
+    steps = {config.task.name: config.train.steps for config in recipe.configs}
+    return SearchRecord(
+        recipe=recipe.name,
+        command=f"grpobench search {path.name if is_path else source}",
+        tasks=tuple(steps),
+        steps=steps,
+        outcomes={},
+        seeds=recipe.search.seeds or SEEDS,
+        stages=(),
+        trials=(),
+        settings=settings_by_arm(recipe.configs),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,15 +11,20 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.analysis.runfolder.search import SearchRecord, read_record
+from grpobench.analysis.runfolder.search import SearchRecord, read_record, settings_of
+from grpobench.analysis.statistics import rate_choice
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.expand import read_over_table
 from grpobench.runs.settings.layers import parse_set
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.data import bounded
 
 SEARCH, SEARCHED = "search", "searched"
 """The names of the tables."""
+SEEDS = tuple(range(1000, 1000 + rate_choice.SEEDS))
+"""Of a search for which neither the recipe nor the command names seeds."""
 SUFFIX = "-searched"
 """Behind the name of the recipe that a search writes."""
 
@@ -29,42 +34,45 @@ class Search(Settings):
     """The table `search`. The options of `grpobench search` come before it."""
 
     over: Mapping[str, Any] = field(default_factory=dict)
-    """Values by key, such as ``"train.learning_rate" = [1e-4, 1e-3]``. A learning rate that is left out gets
-    five values around the recipe's."""
+    """Values by key, such as ``"train.learning_rate" = [1e-4, 1e-3]``. Learning rates are those that the
+    search begins with; one that is left out begins with five values around the recipe's."""
     seeds: tuple[int, ...] = ()
-    """Seeds of the search, none of them the recipe's; empty: 1000 to 1003."""
-    rungs: tuple[int, ...] = ()
-    """Seeds of a value by the end of each rung; empty: 1, 2, 4, … up to all of them."""
-    keep: Annotated[float, Interval(gt=0, le=1)] = 0.5
-    """Share of the values that goes on to the next rung."""
+    """Seeds of the search, none of them the recipe's; empty: 1000 to 1007. The first two prune."""
+    extensions: Annotated[int, Interval(ge=0, le=9)] = rate_choice.EXTENSIONS
+    """Rates by which the search may extend its grid on each side."""
     outcome: str = ""
     """What is compared, the larger the better: a measure of training steps (analysis/measure.py). Empty:
     the validation accuracy at the end, in the mode in which reports compare arms."""
 
     def clashes(self) -> Iterator[str]:
-        seeds, rungs = self.seeds, self.rungs
+        seeds = self.seeds
         if len(set(seeds)) != len(seeds):
             yield "seeds: must differ from each other"
         if not all(0 <= seed < 2**63 for seed in seeds):
             yield "seeds: must be from 0 to 2^63 - 1"
-        if list(rungs) != sorted({*rungs}) or min(rungs, default=1) <= 0:
-            yield "rungs: must be rising numbers of seeds, such as [1, 2, 4]"
 
 
 @dataclass(frozen=True)
 class Searched(Settings):
-    """The table `searched`."""
+    """The table `searched`: a record, or the recipe of a search."""
 
-    record: str
+    record: str = ""
     """Path of search.json, relative to the recipe's folder."""
-    sha256: str
+    sha256: str = ""
     """Checksum of that file."""
     set: tuple[str, ...] = ()
     """The assignments that the search chose, as after `--set`. Those of the command line come after them."""
+    recipe: str = ""
+    """Instead of a record: the recipe whose search gave the rates that this recipe has in its arms. Reports
+    then say which settings differ from those of the search."""
 
     def clashes(self) -> Iterator[str]:
         wrong = [text for text in self.set if parse_set(text) is None]
-        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+        if bool(self.record) == bool(self.recipe):
+            yield "record: give either the record of a search or, as recipe, the recipe that was searched"
+        if self.recipe and (self.sha256 or self.set):
+            yield "recipe: goes without sha256 and set, which belong to a record"
+        if self.record and not re.fullmatch("[0-9a-f]{64}", self.sha256):
             yield "sha256: must be 64 hexadecimal digits"
         if wrong:
             yield f"set: must be assignments KEY=VALUE, not {wrong[:1]}"
@@ -83,7 +91,10 @@ def read_search(table: Mapping[str, Any], faults: list[str]) -> tuple[Search, Se
 
 
 def load_record(searched: Searched, folder: Path, faults: list[str]) -> SearchRecord | None:
-    """The record that a recipe in `folder` names; None, with a fault, where it is absent or another one."""
+    """The record that a recipe in `folder` names; None, with a fault, where it is absent or another one, and
+    where it names the recipe of a search."""
+    if searched.recipe:
+        return None
     path = folder / Path(searched.record).expanduser()
     remedy = (
         f"restore it, or remove [{SEARCHED}] and set the values yourself; no report then says of a search"
@@ -112,3 +123,13 @@ def seed_faults(record: SearchRecord, seeds: Sequence[int]) -> list[str]:
         return []
     names = ", ".join(map(str, shared[:8])) + (", …" if len(shared) > 8 else "")
     return [f"seeds: {names} chose the settings of this recipe ({SEARCHED}.record); run it with other seeds"]
+
+
+def settings_by_arm(configs: Iterable[RunConfig]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By arm and task, the settings that say how runs train."""
+    settings: dict[str, dict[str, dict[str, Any]]] = {}
+    for config in configs:
+        by_task = settings.setdefault(config.arm, {})
+        if config.task.name not in by_task:
+            by_task[config.task.name] = settings_of(toml.read(stored.dump(config)))
+    return settings

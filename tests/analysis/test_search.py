@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.pages import drawing
@@ -84,6 +85,11 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         (2e-4,): {90: 0.70, 91: 0.73, 92: 0.70},
     }
     assert record.text() == made().text()
+    # The layout of a search by successive halving, without what is newer.
+    old = json.loads(made().text())
+    del old["settings"], old["extensions"], old["budgets"]
+    old |= {"version": 1, "trials": [{k: v for k, v in row.items() if k != "base"} for row in old["trials"]]}
+    assert record_of(old, "here").text() == made().text()
     assert sum('"seed": 9' in line for line in made().text().splitlines()) == len(record.trials) == 14
     table = made().table()
     table["stages"][0]["chosen"]["grpo"] = [1.0]
@@ -114,10 +120,10 @@ def test_two_seeds_and_a_single_value_are_no_clear_choice() -> None:
 
 def test_the_table_has_every_value_and_marks_the_chosen(tmp_path: Path) -> None:
     lines = table_lines(made())
-    assert lines[0].split() == ["rate", "of", "arm", "value", "seeds", "mean", "each", "seed"]
-    assert [line.split()[1:5] for line in lines if "chosen" in line] == [
-        ["grpo", "2e−4", "3", "71.0"],
-        ["gspo", "1e−4", "3", "63.0"],
+    assert lines[0].split() == ["rate", "of", "arm", "value", "seeds", "mean", "SD", "failed", "each", "seed"]
+    assert [line.split()[1:6] for line in lines if "chosen" in line] == [
+        ["grpo", "2e−4", "3", "71.0", "1.7"],
+        ["gspo", "1e−4", "3", "63.0", "3.0"],
     ]
     frame = search_table(made()).frame
     assert list(frame["mean"]) == pytest.approx([0.50, 0.61, 0.71, 0.50, 0.63, 0.62])
@@ -137,7 +143,11 @@ def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path:
         warning.lines for warning in facts.warnings if warning.title == "The search of settings has limits"
     )
     assert limits.startswith("Settings were searched before these runs, on other seeds: policy, 3 values (")
-    assert "at the edge of what it tried for grpo (learning rate 2e−4)." in limits
+    assert "The search took, for grpo: 7 runs, 56 steps, 6,300 tokens sampled in training, 0.9 min" in limits
+    (edge,) = [warning for warning in facts.warnings if "the edge" in warning.title]
+    assert edge.title == "The search chose the edge of what it tried for grpo (learning rate 2e−4)"
+    assert edge.lines == ["grpo: at the edge: no larger learning rate than 2e−4 was tried"]
+    assert edge.gravity == Gravity.DOUBT and f"{edge.title}." in methods
     assert "within noise for gspo (policy)" in limits
     assert "Not searched: the arms dapo; settings in which the arms differ: algorithm.clip_high" in limits
     assert as_json(facts)["search"]["sha256"] == "ab" * 32
@@ -147,10 +157,77 @@ def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path:
 def test_values_that_the_search_did_not_choose_are_an_alarm(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, made(), steps=12)
     (alarm,) = [candidate for candidate in facts.alarms if candidate.title == "Not what the search chose"]
-    assert list(alarm.lines) == [
-        "grpo: train.learning_rate.policy is 0.0001, and the search chose 2e−4",
-        "arithmetic: runs have 12 steps, and those of the search 8",
+    assert list(alarm.lines) == ["grpo: train.learning_rate.policy is 0.0001, and the search chose 2e−4"]
+    title = "Learning rates were searched under other settings: steps 8 (here 12)"
+    assert title in [warning.title for warning in facts.warnings]
+
+
+INTERIOR = {5.7e-5: [0.60] * 8, 1e-4: [0.70] * 8, 1.7e-4: [0.65] * 8, 3.3e-5: [0.4] * 2, 3e-4: [0.1] * 2}
+
+
+def interior(failing: int = 0, **changes: Any) -> SearchRecord:
+    """A search by today's rule, of which some runs at the chosen rate ended below their base."""
+    trials = [
+        Trial("policy", arm, (rate,), 1, "arithmetic", 90 + seed, value, "finished", 60.0, 900, base)
+        for arm in ("grpo", "gspo")
+        for rate, values in INTERIOR.items()
+        for seed, value in enumerate(values)
+        for base in [0.9 if seed < failing and rate == 1e-4 else 0.0]
     ]
+    record = dataclasses.replace(
+        made(), rungs=(), keep=0.0, extensions=3, seeds=[*range(90, 98)], trials=trials
+    )
+    stage = Stage("policy", {KEY: [*INTERIOR]}, ["grpo", "gspo"], {"grpo": [1e-4], "gspo": [1e-4]}, {})
+    return dataclasses.replace(record, stages=[stage], **changes)
+
+
+def titles(folder: Path, record: SearchRecord) -> list[str]:
+    return [warning.title for warning in facts_of(folder, record).warnings]
+
+
+def test_a_choice_that_is_interior_and_qualifies_raises_no_doubt(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, interior())
+    assert not any(
+        "search" in warning.title.lower() and warning.gravity > Gravity.NOTE for warning in facts.warnings
+    )
+    assert describe_choices(interior())[0] == (
+        "grpo: policy's learning rate 1e−4; clear: 5.0 points above 1.7e−4 (5.0 to 5.0 over 8 seeds)"
+    )
+    rule = "It grew until the best of every arm had 2 rates beyond it on either side, by at most 3 on each."
+    assert rule in describe_methods(facts, {}) and "rungs" not in describe_methods(facts, {})
+
+
+def test_the_first_doubts_are_failing_choices_and_other_settings(tmp_path: Path) -> None:
+    failing = titles(tmp_path / "failing", interior(failing=2))
+    names = "grpo (learning rate 1e−4), gspo (learning rate 1e−4)"
+    assert failing[0] == f"No rate that was searched qualified for {names}"
+    text = "no rate qualified: 2 of 8 runs at the chosen one failed, the fewest of all"
+    assert describe_choices(interior(failing=2))[0].endswith(text)
+    assert not any("qualified" in title for title in titles(tmp_path / "passing", interior(failing=1)))
+    settings = {"train.group_size": 4, "train.steps": 8, "train.no_longer": 3}
+    under = {arm: {"arithmetic": settings} for arm in ("grpo", "gspo")}
+    under["gspo"] = {"arithmetic": settings | {"train.steps": 24}}
+    (text,) = [
+        title for title in titles(tmp_path / "other", interior(settings=under)) if "other settings" in title
+    ]
+    assert text == (
+        "Learning rates were searched under other settings: group_size 4 (here 8), steps 24 (here 8 for gspo)"
+    )
+    budget = interior()
+    unequal = titles(tmp_path / "unequal", dataclasses.replace(budget, trials=budget.trials[:-1]))
+    assert "The search gave the arms unequal budgets: policy: grpo 28 runs, gspo 27 runs" in unequal
+
+
+def test_a_search_that_a_recipe_only_names_tells_its_settings(tmp_path: Path) -> None:
+    settings = {"grpo": {"arithmetic": {"train.steps": 24}}}
+    record = dataclasses.replace(made(), stages=[], trials=[], settings=settings, sha256="")
+    facts = facts_of(tmp_path, record)
+    doubts = {warning.title: warning.lines for warning in facts.warnings}
+    assert doubts["The learning rates are those of the search study, of which no record is kept here"] == [
+        "Learning rates were not searched for gspo"
+    ]
+    assert "Learning rates were searched under other settings: steps 24 (here 8)" in doubts
+    assert "search" not in facts.tables and as_json(facts)["search"]["recipe"] == "study"
 
 
 def test_the_page_has_the_search_and_none_without_one(tmp_path: Path) -> None:

@@ -209,10 +209,9 @@ HEAD: Mapping[str, tuple[Any, ...]] = {
     "arms": ([],),
     "search": (
         3,
-        {"keep": 0},
+        {"extensions": -1},
         {"seeds": [1, 1]},
         {"seeds": [-1]},
-        {"rungs": [2, 1]},
         {"kep": 1},
         {"over": {"a": 3}},
     ),
@@ -223,6 +222,7 @@ HEAD: Mapping[str, tuple[Any, ...]] = {
         {"record": "x.json", "sha256": "0" * 64},
         {"record": "mine.py", "sha256": "0" * 64},
         {"record": "x.json", "sha256": "0" * 64, "set": ["train"]},
+        {"recipe": "search-nanu"},
     ),
 }
 

@@ -9,8 +9,6 @@ import pytest
 
 import grpobench
 from grpobench.runs import cli
-from grpobench.runs.commands.options import Options
-from grpobench.runs.commands.search import rungs_of
 from grpobench.runs.tools.strict import ConfigError
 
 MINE = """
@@ -44,7 +42,7 @@ WORDS = [
     "--workers",
     "1",
 ]
-WORDS += ["--over", "train.learning_rate=1e-4,1e-3", "--rungs", "1"]
+WORDS += ["--over", "train.learning_rate=1e-4,1e-3", "--extensions", "0"]
 WORDS += [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
 
 
@@ -55,15 +53,20 @@ def test_search_then_run(
     (tmp_path / "mine.py").write_text(MINE)
     assert cli.main([*WORDS, "--dry-run"]) == 0
     output = capsys.readouterr().out
-    assert "2 values on 1 seed: 2 runs for each of grpo, half" in output
-    assert "policy: 4 runs (4 arms, 1 task, 1 seed); no run is started, nothing is written" in output
-    # 4 runs of 1 step with 2 × 2 rollouts of 40 tokens at most
-    assert f"at most {4 * 2 * 2 * 40} tokens sampled in training" in output
-    assert output.count("memory of arm grpo+learning_rate-1e-4 on arithmetic, nano on ") == 1
+    assert "4 runs of 4 steps in all for each of grpo, half" in output
+    assert "policy: 8 runs (8 arms, 1 task, 1 seed); no run is started, nothing is written" in output
+    assert (
+        "budget: the estimates are for the fewest runs, 8; with all extensions of the grids, 8 runs" in output
+    )
+    # 8 runs of 1 step with 2 × 2 rollouts of 40 tokens at most
+    assert f"at most {8 * 2 * 2 * 40:,} tokens sampled in training" in output
+    assert output.count("memory of arm grpo+learning_rate-5_8e-5 on arithmetic, nano on ") == 1
     assert cli.main([*WORDS, "--dry-run", "--json"]) == 0
     (stage,) = json.loads(capsys.readouterr().out)
     assert stage["arms"] == [
-        f"{arm}+learning_rate-{rate}" for arm in ("grpo", "half") for rate in ("1e-4", "1e-3")
+        f"{arm}+learning_rate-{rate}"
+        for arm in ("grpo", "half")
+        for rate in ("5_8e-5", "1e-4", "3_2e-4", "1e-3")
     ]
     (memory,) = stage["memory"]  # all arms have the same needs
     assert (memory["model"], list(memory["bytes"])[:2]) == ("nano", ["sampling", "scoring"])
@@ -72,13 +75,16 @@ def test_search_then_run(
     assert cli.main(WORDS) == 0
     output = capsys.readouterr().out
     rows = [line.split() for line in output.splitlines() if line.startswith("policy  ")]
-    assert [row[1] for row in rows] == ["grpo", "grpo", "half", "half"]
+    assert [row[1] for row in rows] == ["grpo"] * 4 + ["half"] * 4
     assert sum("chosen" in row for row in rows) == 2
-    assert rows[0][3:5] == rows[2][3:5] and rows[1][3:5] == rows[3][3:5]  # one algorithm under two names
-    assert "at the edge: no" in output
+    assert [row[2:5] for row in rows[:4]] == [row[2:5] for row in rows[4:]]  # one algorithm under two names
+    assert "grpo: 4 runs, 4 steps, " in output and "half: 4 runs, 4 steps, " in output
     assert output.splitlines()[-1].startswith("recipe: search-nano-searched.toml; run it with grpobench run")
     record = json.loads((tmp_path / "results/search/search-nano/search.json").read_text())
     assert not list(tmp_path.rglob("*-s10/base-test*")) and record["seeds"] == [10]
+    assert record["budgets"]["grpo"]["runs"] == 4 and record["budgets"]["half"]["steps"] == 4
+    assert record["settings"]["half"]["arithmetic"]["train.num_minibatches"] == 1
+    assert all(trial["base"] is not None for trial in record["trials"])
 
     assert cli.main(["run", "search-nano-searched.toml", "--dry-run"]) == 0
     output = capsys.readouterr().out
@@ -115,7 +121,7 @@ def test_from_python_a_search_that_cannot_fit_is_refused_too(
         ([], "search: give a recipe, or --algorithms LIST and --task LIST"),
         (["headtohead-nano", "--seeds", "7-9"], "--seeds: the recipe compares its arms on 7 too"),
         (["headtohead-nano", "--seeds", "7-9"], "give others, such as 100-102"),
-        (["headtohead-nano", "--rungs", "x"], "--rungs x: write numbers of seeds, such as 1,2,4"),
+        (["headtohead-nano", "--extensions", "10"], "--extensions: must be"),
         (["headtohead-nano", "--over", "train.steps=1,2"], "says how much a run costs"),
         (["headtohead-nano", "--over", "algorithm.clip_high=0.2,0.3"], "dpo lacks this setting"),
         (
@@ -140,9 +146,3 @@ def test_a_wrong_search_is_exit_2_before_anything_starts(
     assert cli.main(["search", *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_rungs_are_numbers() -> None:
-    assert rungs_of(Options(rungs="1, 2,4")) == [1, 2, 4] and rungs_of(Options(rungs=None)) == []
-    with pytest.raises(ConfigError, match="write numbers"):
-        rungs_of(Options(rungs="1-4"))

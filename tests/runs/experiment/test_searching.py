@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,15 +12,13 @@ from typing import Any
 
 import pytest
 from helpers import stand_ins
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from rich.console import Console
 
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.experiment import searching
 from grpobench.runs.experiment.experiment import ExperimentResult
 from grpobench.runs.experiment.run import ExperimentRun
-from grpobench.runs.experiment.search_plan import forecast, make_plan
+from grpobench.runs.experiment.search_plan import bounds, forecast, make_plan
 from grpobench.runs.experiment.searching import Searcher, target_of
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe, read_recipe
@@ -49,6 +46,8 @@ name = "two"
 settings.label = "1e-4"
 """
 CRITIC = '[[arm]]\nalgorithm = "critic"\n'
+ACCURACY, BASE = "eval/validation/greedy/correct", 0.3
+"""The outcome, and what it is before training."""
 Rate = Callable[[RunConfig], float | None]
 """The outcome of a run by its settings; None: it diverges."""
 
@@ -77,22 +76,28 @@ class Pretended(Searcher):
         runs = []
         for config in recipe.runs():
             assert config.evaluate.test_problems == 0 and not config.checkpoint.weights
+            assert config.evaluate.before
             run = ExperimentRun(config, self.folder / recipe.name / config.folder)
             outcome = self.outcome_of(config)
             run.state = "diverged" if outcome is None else "finished"
             if not run.path.exists():
                 run.path.mkdir(parents=True)
                 self.ran.append((config.arm, config.train.learning_rate["policy"], config.seed))
-                row = {"step": 1, "eval/validation/greedy/correct": outcome, "time/step": 0.5}
-                (run.path / "metrics.jsonl").write_text('{"step": 0}\n' + json.dumps(row) + "\n")
+                row = {"step": 1, ACCURACY: outcome, "time/step": 0.5, "cost/generated_tokens": 100}
+                base = {"step": 0, ACCURACY: BASE}
+                (run.path / "metrics.jsonl").write_text(f"{json.dumps(base)}\n{json.dumps(row)}\n")
             runs.append(run)
         return ExperimentResult(self.folder / recipe.name, 0, tuple(runs))
 
 
 def pretend(
-    recipe: Recipe, outcome_of: Rate, *over: str, seeds: tuple[int, ...] = (10, 11, 12, 13)
+    recipe: Recipe,
+    outcome_of: Rate,
+    *over: str,
+    seeds: tuple[int, ...] = (10, 11, 12, 13),
+    extensions: int | None = None,
 ) -> Pretended:
-    plan = make_plan(recipe, over, seeds)
+    plan = make_plan(recipe, over, seeds, extensions)
     return Pretended(plan, recipe.folder / "search", target_of(recipe), "mine.toml", outcome_of=outcome_of)
 
 
@@ -109,90 +114,84 @@ def by_rate(best: Mapping[str, float]) -> Rate:
 # The rule
 
 
-def test_halving_by_hand(tmp_path: Path) -> None:
-    """Three rates, seeds 10 and 11. Seed 10 drops 1e-2; seed 11 turns the other two around."""
-    table = {
-        (1e-4, 10): 0.70, (1e-3, 10): 0.75, (1e-2, 10): 0.60,
-        (1e-4, 11): 0.80, (1e-3, 11): 0.70, (1e-2, 11): 1.00,
-    }  # fmt: skip
-    search_run = pretend(
-        recipe_in(tmp_path, RECIPE, "arms=one"),
-        lambda config: table[config.train.learning_rate["policy"], config.seed],
-        "train.learning_rate=1e-2,1e-4,1e-3",
-        seeds=(10, 11),
-    )
-    end = search_run.search()
-    assert sorted(search_run.ran)[:1] and {(rate, seed) for _, rate, seed in search_run.ran} == set(table) - {
-        (1e-2, 11)
+def test_a_search_by_hand(tmp_path: Path) -> None:
+    """The arm `one` is best at 9e-3, so that the grid grows above for both arms. At the refined rate 1.6e-2,
+    which has the highest mean at first, two of four runs end below their base."""
+    means = {
+        "one": {3e-3: 0.5, 9e-3: 0.7, 1.6e-2: 0.75, 2.7e-2: 0.4, 5.2e-3: 0.6},
+        "two": {1e-3: 0.7, 1.7e-3: 0.65, 5.7e-4: 0.6},
     }
-    record = end.record
+
+    def outcome_of(config: RunConfig) -> float:
+        arm, rate = config.arm.partition("+")[0], config.train.learning_rate["policy"]
+        if rate == 1.6e-2 and config.seed > 11:
+            return 0.2
+        return means[arm].get(rate, 0.35)
+
+    search_run = pretend(recipe_in(tmp_path), outcome_of)
+    record = search_run.search().record
     assert record is not None
-    assert record.chosen() == {"one": {"train.learning_rate": 1e-4}}  # .75 on average, before .725
     stage = record.stages[0]
-    assert record.by_value(stage, "one") == {
-        (1e-4,): {10: 0.70, 11: 0.80},
-        (1e-3,): {10: 0.75, 11: 0.70},
-        (1e-2,): {10: 0.60},
+    grid = [1.1e-4, 3.3e-4, 1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2]
+    seeds = {
+        arm: {rate: len(by_seed) for (rate,), by_seed in record.by_value(stage, arm).items()} for arm in means
     }
-    assert [trial.rung for trial in record.trials] == [1, 1, 1, 2, 2]
+    assert seeds["one"] == dict.fromkeys(grid, 2) | {9e-3: 4, 1.6e-2: 4, 2.7e-2: 4, 5.2e-3: 2}
+    assert seeds["two"] == dict.fromkeys(grid, 2) | {5.7e-4: 4, 1e-3: 4, 1.7e-3: 4}
+    assert record.chosen() == {
+        arm: {"train.learning_rate": rate} for arm, rate in (("one", 9e-3), ("two", 1e-3))
+    }
+    failed = [trial.seed for trial in record.trials if trial.failed]
+    assert failed == [12, 13] and {trial.base for trial in record.trials} == {BASE}
+    assert {trial.rung for trial in record.trials} == {1, 2, 3, 4, 5}
+    assert {budget.runs for budget in record.budgets().values()} == {7 * 2 + 2 * 2 + 3 * 2}
+    assert record.settings["one"]["sums"]["train.steps"] == 1
+    assert bounds(search_run.plan, search_run.plan.stages[0]) == (5 * 2 + 4 + 6, 11 * 2 + 4 + 6)
 
 
 def test_a_diverged_run_counts_as_zero_and_a_tie_goes_to_the_lower_rate(tmp_path: Path) -> None:
     def outcome_of(config: RunConfig) -> float | None:
         rate = config.train.learning_rate["policy"]
-        return None if rate == 1e-1 and config.seed == 11 else 0.9 if rate == 1e-1 else 0.5
+        return None if rate == 1e-2 and config.seed == 11 else 0.9 if rate == 1e-2 else 0.5
 
-    end = pretend(
-        recipe_in(tmp_path), outcome_of, "train.learning_rate=1e-1,1e-2,1e-3", seeds=(10, 11)
-    ).search()
+    over = "train.learning_rate=1e-2,1e-3"
+    end = pretend(recipe_in(tmp_path), outcome_of, over, seeds=(10, 11), extensions=0).search()
     assert end.record is not None
     outcomes = end.record.by_value(end.record.stages[0], "one")
-    assert outcomes[1e-1,] == {
+    assert outcomes[1e-2,] == {
         10: 0.9,
         11: 0.0,
     }  # below .5 on average, though better where it did not diverge
-    assert end.record.chosen()["one"] == {"train.learning_rate": 1e-3}
+    assert [rate for (rate,) in outcomes] == [5.8e-4, 1e-3, 3.2e-3, 1e-2]
+    assert end.record.chosen()["one"] == {"train.learning_rate": 5.8e-4}
     assert {trial.state for trial in end.record.trials} == {"finished", "diverged"}
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    outcomes=st.dictionaries(
-        st.tuples(st.sampled_from(["one", "two", "critic"]), st.integers(0, 4), st.integers(0, 4)),
-        st.none() | st.floats(0, 1),
-    ),
-    rates=st.integers(2, 5),
-    count=st.integers(1, 4),
-)
-def test_every_arm_costs_the_same_whatever_happens(
-    outcomes: dict[tuple[str, int, int], float | None],
-    rates: int,
-    count: int,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    recipe = recipe_in(tmp_path_factory.mktemp("equal"), RECIPE + CRITIC)
-    listed = [10.0**-exponent for exponent in range(2, 2 + rates)]
+def test_every_arm_costs_the_same_whatever_happens(tmp_path: Path) -> None:
+    """`two` fails at all rates; the best of `one` and `critic` lie at opposite ends."""
 
     def outcome_of(config: RunConfig) -> float | None:
-        exponent = round(-2 - math.log10(config.train.learning_rate["policy"]))
-        return outcomes.get((config.arm.partition("+")[0], exponent, config.seed - 10), 0.5)
+        arm, rates = config.arm.partition("+")[0], config.train.learning_rate
+        if arm == "two":
+            return None
+        return 0.5 + (0.1 if arm == "one" else -0.1) * rates["policy"] + rates.get("critic", 0.0) / 10
 
-    over = f"train.learning_rate={','.join(map(str, listed))}"
-    critic = f"train.learning_rate.critic={','.join(map(str, listed))}"
-    search_run = pretend(recipe, outcome_of, over, critic, seeds=tuple(range(10, 10 + count)))
-    record = search_run.search().record
+    recipe = recipe_in(tmp_path, RECIPE + CRITIC)
+    search_run = pretend(recipe, outcome_of, seeds=(10, 11, 12))
+    end = search_run.search()
+    record = end.record
     assert record is not None
     spent = Counter((trial.role, trial.arm) for trial in record.trials)
-    assert len({*spent.values()}) == 1 and set(spent) == {
-        ("policy", "one"),
-        ("policy", "two"),
-        ("policy", "critic"),
-        ("critic", "critic"),
+    most = {stage.role: bounds(search_run.plan, stage)[1] for stage in search_run.plan.stages}
+    assert spent == {
+        ("policy", "one"): most["policy"],
+        ("policy", "two"): most["policy"],
+        ("policy", "critic"): most["policy"],
+        ("critic", "critic"): 7 * 2 + 2 * 2 + 3,  # a third extension would reach 2.4, and rates stay below 1
     }
-    assert [len(stage.configs) for stage in forecast(search_run.plan)] == [
-        3 * min(spent.values()),
-        min(spent.values()),
-    ]
+    least = [bounds(search_run.plan, stage)[0] for stage in search_run.plan.stages]
+    assert [len(stage.configs) for stage in forecast(search_run.plan)] == [3 * least[0], least[1]]
+    assert end.recipe is not None and read_recipe(str(end.recipe)).record is not None
 
 
 def test_the_critic_is_searched_at_the_policys_choice(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_the_critic_is_searched_at_the_policys_choice(tmp_path: Path) -> None:
 
     recipe = recipe_in(tmp_path, RECIPE + CRITIC)
     over = ("train.learning_rate=1e-3,1e-2", "train.learning_rate.critic=1e-2,1e-1,3e-1")
-    record = pretend(recipe, outcome_of, *over).search().record
+    record = pretend(recipe, outcome_of, *over, extensions=0).search().record
     assert record is not None
     policy, critic = record.stages
     assert policy.others == {"critic": {"critic": 1e-1}}  # the middle one, while the policy's is searched
@@ -214,13 +213,13 @@ def test_the_critic_is_searched_at_the_policys_choice(tmp_path: Path) -> None:
 def test_rates_by_default_are_five_around_the_recipes(tmp_path: Path) -> None:
     plan = make_plan(recipe_in(tmp_path, RECIPE + CRITIC))
     assert [list(stage.over.values()) for stage in plan.stages] == [
-        [[1e-4, 3.2e-4, 1e-3, 3.2e-3, 1e-2]],
-        [[1e-3, 3.2e-3, 1e-2, 3.2e-2, 1e-1]],
+        [[1.1e-4, 3.3e-4, 1e-3, 3e-3, 9e-3]],
+        [[1.1e-3, 3.3e-3, 1e-2, 3e-2, 9e-2]],
     ]
     stated = make_plan(recipe_in(tmp_path, RECIPE + CRITIC, "train.learning_rate.critic=0.02"))
     assert stated.stages[1].over["train.learning_rate.critic"][2] == 0.02
     assert stated.stages[0].others == {"critic": {"critic": 0.02}}
-    assert plan.halving.seeds == (1000, 1001, 1002, 1003) and plan.halving.rungs == (1, 2, 4)
+    assert plan.seeds == tuple(range(1000, 1008)) and plan.extensions == 3
 
 
 def test_settings_are_searched_together_with_the_rate(tmp_path: Path) -> None:
@@ -230,9 +229,13 @@ def test_settings_are_searched_together_with_the_rate(tmp_path: Path) -> None:
         )
 
     recipe = recipe_in(tmp_path)
-    end = pretend(recipe, outcome_of, "train.learning_rate=1e-3,1e-2", "algorithm.clip=0.2,0.3").search()
+    over = "train.learning_rate=1e-3,1e-2", "algorithm.clip=0.2,0.3"
+    end = pretend(recipe, outcome_of, *over, extensions=0).search()
     assert end.record is not None and end.recipe is not None
-    assert len(end.record.stages[0].combinations) == 4
+    # Each clip has a curve of its own, with two rates, two refined ones and three finalists.
+    by_seed = end.record.by_value(end.record.stages[0], "one")
+    assert Counter(clip for _, clip in by_seed) == {0.2: 4, 0.3: 4}
+    assert sorted(map(len, by_seed.values())) == [2, 2, 4, 4, 4, 4, 4, 4]
     written = read_recipe(str(end.recipe))
     assert {(run.algorithm.clip, run.train.learning_rate["policy"]) for run in written.runs()} == {
         (0.3, 1e-2)
@@ -262,7 +265,14 @@ def test_settings_are_searched_together_with_the_rate(tmp_path: Path) -> None:
         ('[search]\noutcome = "end:eval/test/greedy/correct"\n', (), (), "is of the test split"),
         ('[search]\noutcome = "end:eval/validation/likelihood/correct"\n', (), (), "not every run is"),
         ('[search]\noutcome = "best:reward"\n', (), (), "search.outcome: unknown kind 'best'"),
-        ("[search]\nseeds = [5, 6]\nrungs = [1]\n", (), (), "--rungs: must end with the number of seeds, 2"),
+        ("[search]\nrungs = [1]\n", (), (), "search.rungs: unknown key"),
+        ("[search]\nextensions = -1\n", (), (), "search.extensions: must be"),
+        (
+            "",
+            ("train.learning_rate=1e-3,1.1e-3",),
+            (),
+            "0.001 and 0.0011 differ by less than a factor of 1.2",
+        ),
         ("[search]\nsed = [5]\n", (), (), "search.sed: unknown key; did you mean search.seeds?"),
         (
             '[search.over]\n"train.learning_rate" = [1, 1]\n',
@@ -287,13 +297,10 @@ def test_arms_on_other_tasks_are_refused(tmp_path: Path) -> None:
         make_plan(recipe_in(tmp_path, text))
 
 
-def test_other_seeds_than_the_recipes_table_names_get_rungs_of_their_own(tmp_path: Path) -> None:
-    recipe = recipe_in(tmp_path, RECIPE + "[search]\nseeds = [5, 6]\nrungs = [2]\nkeep = 0.25\n")
-    assert make_plan(recipe).halving.rungs == (2,)
-    assert make_plan(recipe, seeds=(7, 8)).halving.rungs == (2,)
-    other = make_plan(recipe, seeds=(7, 8, 9)).halving
-    assert (other.rungs, other.keep) == ((1, 2, 3), 0.25)
-    assert make_plan(recipe, rungs=(1, 2), keep=1.0).halving.counts(4) == (4, 4)
+def test_options_come_before_the_recipes_table(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path, RECIPE + "[search]\nseeds = [5, 6]\nextensions = 1\n")
+    plan, other = make_plan(recipe), make_plan(recipe, seeds=(7, 8, 9), extensions=0)
+    assert (plan.seeds, plan.extensions) == ((5, 6), 1) and (other.seeds, other.extensions) == ((7, 8, 9), 0)
 
 
 # What is written
@@ -301,7 +308,8 @@ def test_other_seeds_than_the_recipes_table_names_get_rungs_of_their_own(tmp_pat
 
 def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path, RECIPE, "train.num_minibatches=2", "control=one")
-    search_run = pretend(recipe, by_rate({"one": 1e-2, "two": 1e-4}), "train.learning_rate=1e-4,1e-3,1e-2")
+    over = "train.learning_rate=1e-4,1e-3,1e-2"
+    search_run = pretend(recipe, by_rate({"one": 1e-2, "two": 1e-4}), over, extensions=0)
     end = search_run.search()
     assert end.recipe == tmp_path / "mine-searched.toml"
     text = end.recipe.read_text()
@@ -317,7 +325,7 @@ def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: P
         read_record(search_run.record_path), sha256=written.record.sha256
     )  # type: ignore[union-attr]
     assert search_run.command == (
-        "grpobench search mine.toml --seeds 10,11,12,13 --rungs 1,2,4 --keep 0.5 "
+        "grpobench search mine.toml --seeds 10,11,12,13 --extensions 0 "
         "--over train.learning_rate=0.0001,0.001,0.01 --set train.num_minibatches=2 --set control=one"
     )
     with pytest.raises(ConfigError, match="a search wrote this recipe"):
@@ -364,23 +372,23 @@ def test_a_log_without_the_outcome_chooses_nothing(tmp_path: Path) -> None:
 def test_values_may_be_added_to_a_search_and_the_record_says_so(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
     best = by_rate({"one": 1e-2, "two": 1e-2})
-    first = pretend(recipe, best, "train.learning_rate=1e-4,1e-3")
+    first = pretend(recipe, best, "train.learning_rate=1e-4,1e-3", extensions=0)
     assert not first.search().record.earlier  # type: ignore[union-attr]
-    more = pretend(recipe, best, "train.learning_rate=1e-4,1e-3,1e-2")
+    more = pretend(recipe, best, "train.learning_rate=1e-4,1e-3,1e-2", extensions=0)
     record: SearchRecord | None = more.search().record
     assert record is not None and len(record.earlier) == 1
     assert record.chosen()["one"] == {"train.learning_rate": 1e-2}
-    assert {rate for _, rate, _ in more.ran} == {1e-2}  # the others had run
+    assert not {1e-4, 3.2e-4, 1e-3} & {rate for _, rate, _ in more.ran}  # they had run
     for over, seeds, message in (
         ("train.learning_rate=1e-3,1e-2", (10, 11, 12, 13), "train.learning_rate without 0.0001"),
         ("train.learning_rate=1e-4,1e-3,1e-2", (10, 11), r"seeds \[10, 11, 12, 13\] -> \[10, 11\]"),
     ):
         with pytest.raises(FolderError, match=f"a search by another plan: .*{message}.*another --out"):
-            pretend(recipe, best, over, seeds=seeds).search()
+            pretend(recipe, best, over, seeds=seeds, extensions=0).search()
 
 
 def searcher(recipe: Recipe, *over: str) -> Searcher:
-    plan = make_plan(recipe, over, (10, 11))
+    plan = make_plan(recipe, over, (10, 11, 12), 0)
     console = Console(file=io.StringIO(), width=200)
     made_searcher = Searcher(plan, recipe.folder / "search", target_of(recipe), "mine.toml", console=console)
     made_searcher.execute = "helpers.stand_ins.tuned"
@@ -405,13 +413,28 @@ def test_a_stopped_search_chooses_nothing_and_goes_on(
     assert (end.code, end.record, end.recipe) == (75, None, None)
     assert not (tmp_path / "mine-searched.toml").exists() and not searcher(recipe, over).record_path.exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("search/mine/policy/*/metrics.jsonl")}
-    assert len(before) == 3 + 2
+    assert len(before) == 3 * 2 + 2 * 2  # the grid and its refinement; the finals are still to come
     end = searcher(recipe, over).search()
     assert end.code == 0 and end.record is not None
-    # 1e-1 diverges, so the others go on; `two` is best at 1e-4 by its label.
+    # 1e-1 diverges; `two` is best at 1e-4 by its label.
     assert end.record.chosen() == {"two": {"train.learning_rate": 1e-4}}
     assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing ran again
     trial = next(row for row in end.record.trials if row.values == (1e-1,))
     assert (trial.state, trial.outcome, trial.seconds, trial.tokens) == ("diverged", 0.0, 2.0, 100)
     text = read_recipe(str(end.recipe)).record
     assert text is not None and text.chosen() == end.record.chosen()
+
+
+def test_a_search_replaces_the_one_that_a_recipe_names(tmp_path: Path) -> None:
+    (tmp_path / "before.toml").write_text(RECIPE + "[search]\nseeds = [10, 11]\n")
+    recipe = recipe_in(tmp_path, RECIPE + '\n[searched] # by hand\nrecipe = "before.toml"\n')
+    assert recipe.record is not None and recipe.record.seeds == (10, 11)
+    with pytest.raises(ConfigError, match="seeds: 10 chose the settings of this recipe"):
+        recipe_in(tmp_path, recipe.text, "seeds=[10]")
+    end = pretend(recipe, lambda config: 0.5, "train.learning_rate=1e-3,1e-2", extensions=0).search()
+    assert end.recipe is not None and end.recipe.read_text().count("[searched]") == 1 + 1  # and the heading
+    record = read_recipe(str(end.recipe)).record
+    assert record is not None and record.stages
+    odd = recipe_in(tmp_path, 'searched = { recipe = "before.toml" }\n' + RECIPE)
+    with pytest.raises(ConfigError, match=r"searched: write it as a table, \[searched\]"):
+        make_plan(odd)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from grpobench.runs.experiment.search_plan import SearchPlan, forecast, make_plan
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
-
-SEARCHES = {"search-nano": "policy", "search-critic-nano": "critic"}
-"""Each with the role that its kept results are of."""
-KEPT = Path(__file__).parents[3] / "docs" / "results"
+from grpobench.runs.settings.search import SEEDS
+from grpobench.runs.tools.strict import ConfigError
 
 
 def plan_of(name: str) -> SearchPlan:
@@ -37,7 +36,7 @@ def test_every_algorithm_and_role_gets_the_same_search() -> None:
         spent[owner] += run.train.steps * run.train.prompts_per_step * run.train.group_size
         tried[owner].add(dict(run.train.learning_rate)[role])  # type: ignore[index]
     assert len(set(spent.values())) == 1, spent
-    assert {len(rates) for rates in tried.values()} == {4}
+    assert {len(rates) for rates in tried.values()} == {7}
     trains = {
         (run.algorithm.name, role)
         for run in read_recipe("search-nano").runs()
@@ -46,30 +45,45 @@ def test_every_algorithm_and_role_gets_the_same_search() -> None:
     assert trains == set(spent)  # no trained role is left without a search
 
 
-def test_the_kept_searches_are_those_of_the_recipes() -> None:
-    """By algorithm or role, rate, task and seed: the kept arms are called after the first two."""
-    for name, kept_role in SEARCHES.items():
-        recipe_cells = set()
-        for role, run in searched(name):
-            if role == kept_role:
-                label = run.algorithm.name if role == "policy" else role
-                rate = dict(run.train.learning_rate)[role]  # type: ignore[index]
-                recipe_cells.add((label, rate, run.task.name, run.seed))
-        table = json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8"))
-        recorded_cells = set()
-        for recorded_run in table["runs"]:
-            label, _, rate = recorded_run["arm"].partition("-")
-            recorded_cells.add((label, float(rate), recorded_run["task"], recorded_run["seed"]))
-        assert recipe_cells == recorded_cells
-
-
 def test_seeds_of_a_search_are_used_by_nothing_else() -> None:
-    seeds = {name: set(plan_of(name).halving.seeds) for name in SEARCHES}
-    for name, path in recipes().items():
-        used = set(tomllib.loads(path.read_text(encoding="utf-8"))["seeds"])
+    tables = {name: tomllib.loads(path.read_text(encoding="utf-8")) for name, path in recipes().items()}
+    seeds = {
+        name: {*tables[name]["search"].get("seeds", SEEDS)} for name in tables if "search" in tables[name]
+    }
+    assert len(seeds) >= 8 and all(len(search_seeds) == 8 for search_seeds in seeds.values())
+    for name, table in tables.items():
         for search, search_seeds in seeds.items():
-            assert not used & search_seeds, f"{name} uses seeds of {search}"
+            assert not {*table["seeds"]} & search_seeds, f"{name} uses seeds of {search}"
     assert not seeds["search-nano"] & seeds["search-critic-nano"]
+
+
+def test_a_recipe_can_name_the_search_of_its_rates() -> None:
+    quickstart, search = read_recipe("quickstart"), read_recipe("search-nano")
+    record = quickstart.record
+    assert record is not None and not record.stages and not record.trials
+    assert record.seeds == plan_of("search-nano").seeds and record.command == "grpobench search search-nano"
+    assert {*record.settings} == {run.arm for run in search.runs()}
+    assert record.settings_for("ppo", "nanocode")["train.num_minibatches"] == 4
+    assert plan_of("quickstart").stages  # its rates may be searched again
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('recipe = "search-nanu"', "searched.recipe: unknown recipe 'search-nanu'; did you mean search-nano"),
+        (
+            'recipe = "quickstart"',
+            "searched.recipe: quickstart has searched rates itself; name the recipe that",
+        ),
+        ('recipe = "search-nano"\nset = ["train.steps=1"]', "searched.recipe: goes without sha256 and set"),
+        ('recipe = "search-nano"\nrecord = "x"\nsha256 = "0"', "searched.record: give either the record of"),
+    ],
+)
+def test_a_wrong_search_of_the_rates_is_refused(table: str, message: str, tmp_path: Path) -> None:
+    text = 'name = "mine"\nseeds = [0]\ntasks = ["arithmetic"]\n\n[[arm]]\nalgorithm = "grpo"\n'
+    (tmp_path / "mine.toml").write_text(f"{text}\n[searched]\n{table}\n")
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(str(tmp_path / "mine.toml"))
 
 
 def test_optional_arm_that_would_never_update_is_left_out_and_named() -> None:
