@@ -128,7 +128,6 @@ def sets_of(options: Options) -> list[str]:
 
 def describe_plan(plan: SearchPlan) -> list[str]:
     """What will run, in a line per stage."""
-    from grpobench.runs.experiment.search_plan import bounds
     from grpobench.runs.tools import toml
 
     seeds = ", ".join(map(str, plan.seeds))
@@ -138,7 +137,7 @@ def describe_plan(plan: SearchPlan) -> list[str]:
         if len(stage.combinations) < 2:
             lines.append(f"{stage.role}: {grid}, which is not searched")
             continue
-        runs = bounds(plan, stage)
+        runs = plan.bounds(stage)
         steps = [count * sum(plan.steps.values()) // len(plan.tasks) for count in runs]
         budget = f"{span(runs)} runs of {span(steps)} steps in all"
         lines += [f"{stage.role}: {grid}", f"  {budget} for each of {', '.join(stage.arms)}"]
@@ -152,9 +151,7 @@ def span(least_and_most: Sequence[int]) -> str:
 
 def describe_most(plan: SearchPlan) -> str:
     """How much more than the estimates the search may take."""
-    from grpobench.runs.experiment.search_plan import bounds
-
-    least, most = (sum(bounds(plan, stage)[end] * len(stage.arms) for stage in plan.stages) for end in (0, 1))
+    least, most = (sum(plan.bounds(stage)[end] * len(stage.arms) for stage in plan.stages) for end in (0, 1))
     return (
         f"budget: the estimates are for the fewest runs, {least}; with all extensions of the grids, {most} "
         f"runs take {most / least:.2g} times as much"

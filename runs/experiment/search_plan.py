@@ -76,6 +76,17 @@ class SearchPlan:
         """Steps of a run, by task."""
         return {config.task.name: config.train.steps for config in self.recipe.configs}
 
+    def bounds(self, stage: Stage) -> tuple[int, int]:
+        """The fewest and the most runs of an arm in a stage, over all tasks. The fewest are those of a grid
+        whose middle rate is the best."""
+        if len(stage.combinations) < 2:
+            return 0, 0
+        rates, seeds = len(rates_of(stage)), len(self.seeds)
+        most = rates + 2 * self.extensions * (rates > 1)
+        least = min(most, max(rates, 2 * BEYOND + 1))
+        curves = len(curves_of(stage)) // len(stage.arms) * len(self.tasks)
+        return curves * runs_of_rounds(least, seeds), curves * runs_of_rounds(most, seeds)
+
     def table(self) -> dict[str, Any]:
         """What is fixed before the first run."""
         return {
@@ -434,18 +445,6 @@ def with_rates(stage: Stage, rates: Iterable[float]) -> Stage:
 def rounds_of(plan: SearchPlan, stage: Stage, outcomes: Mapping[Curve, Outcomes]) -> Iterator[Round[Curve]]:
     """The rounds of a stage (`rate_choice.rounds`). `outcomes` has all of its curves."""
     return rounds(outcomes, rates_of(stage), len(plan.seeds), plan.extensions)
-
-
-def bounds(plan: SearchPlan, stage: Stage) -> tuple[int, int]:
-    """The fewest and the most runs of an arm in a stage, over all tasks. The fewest are those of a grid whose
-    middle rate is the best."""
-    if len(stage.combinations) < 2:
-        return 0, 0
-    rates = len(rates_of(stage))
-    most = rates + 2 * plan.extensions * (rates > 1)
-    least = min(most, max(rates, 2 * BEYOND + 1))
-    curves = len(curves_of(stage)) // len(stage.arms) * len(plan.tasks)
-    return curves * runs_of_rounds(least, len(plan.seeds)), curves * runs_of_rounds(most, len(plan.seeds))
 
 
 def forecast(plan: SearchPlan) -> list[Recipe]:

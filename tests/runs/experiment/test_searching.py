@@ -18,7 +18,7 @@ from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.experiment import searching
 from grpobench.runs.experiment.experiment import ExperimentResult
 from grpobench.runs.experiment.run import ExperimentRun
-from grpobench.runs.experiment.search_plan import bounds, forecast, make_plan
+from grpobench.runs.experiment.search_plan import forecast, make_plan
 from grpobench.runs.experiment.searching import Searcher, target_of
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe, read_recipe
@@ -146,7 +146,7 @@ def test_a_search_by_hand(tmp_path: Path) -> None:
     assert {trial.rung for trial in record.trials} == {1, 2, 3, 4, 5}
     assert {budget.runs for budget in record.budgets().values()} == {7 * 2 + 2 * 2 + 3 * 2}
     assert record.settings["one"]["sums"]["train.steps"] == 1
-    assert bounds(search_run.plan, search_run.plan.stages[0]) == (5 * 2 + 4 + 6, 11 * 2 + 4 + 6)
+    assert search_run.plan.bounds(search_run.plan.stages[0]) == (5 * 2 + 4 + 6, 11 * 2 + 4 + 6)
 
 
 def test_a_diverged_run_counts_as_zero_and_a_tie_goes_to_the_lower_rate(tmp_path: Path) -> None:
@@ -182,14 +182,14 @@ def test_every_arm_costs_the_same_whatever_happens(tmp_path: Path) -> None:
     record = end.record
     assert record is not None
     spent = Counter((trial.role, trial.arm) for trial in record.trials)
-    most = {stage.role: bounds(search_run.plan, stage)[1] for stage in search_run.plan.stages}
+    most = {stage.role: search_run.plan.bounds(stage)[1] for stage in search_run.plan.stages}
     assert spent == {
         ("policy", "one"): most["policy"],
         ("policy", "two"): most["policy"],
         ("policy", "critic"): most["policy"],
         ("critic", "critic"): 7 * 2 + 2 * 2 + 3,  # a third extension would reach 2.4, and rates stay below 1
     }
-    least = [bounds(search_run.plan, stage)[0] for stage in search_run.plan.stages]
+    least = [search_run.plan.bounds(stage)[0] for stage in search_run.plan.stages]
     assert [len(stage.configs) for stage in forecast(search_run.plan)] == [3 * least[0], least[1]]
     assert end.recipe is not None and read_recipe(str(end.recipe)).record is not None
 
