@@ -151,10 +151,13 @@ def blocks() -> list[Block]:
 
 
 def spans() -> Iterator[tuple[str, int, str]]:
-    """(page, line, text) of what stands between backticks in sentences and tables."""
+    """(page, line, text) of what stands between backticks in sentences and tables. The command of a kept
+    result is that of the commit beside it, and may have options that are gone."""
     for page in pages():
         line = 0
         for token in tokens(page):
+            if token.content.startswith("Made by `"):
+                continue
             line = token.map[0] + 1 if token.map else line
             for child in token.children or ():
                 if child.type == "code_inline":
