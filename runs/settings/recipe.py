@@ -176,7 +176,7 @@ def read_table(
 
 def named_search(source: str, folder: Path, faults: list[str]) -> SearchRecord | None:
     """What is known of the search of a recipe that a recipe in `folder` names: its settings and seeds; None,
-    with a fault, for a recipe that cannot be read or has chosen rates itself."""
+    with a fault, for a recipe that cannot be read or has searched rates itself."""
     try:
         is_path = source.endswith(".toml") or "/" in source
         path, text, home = open_recipe(str(folder / source) if is_path else source)
@@ -184,7 +184,9 @@ def named_search(source: str, folder: Path, faults: list[str]) -> SearchRecord |
             raise ConfigError([f"{source} has searched rates itself; name the recipe that was searched"])
         recipe = read_text(text, path.stem, home, source=str(path))
     except ConfigError as error:
-        faults += [f"{SEARCHED}.recipe: {fault}" for fault in error.faults]
+        # Without the data of the search's tasks, its settings cannot be told; the runs need no such data.
+        if not all(fault.startswith("task ") for fault in error.faults):
+            faults += [f"{SEARCHED}.recipe: {fault}" for fault in error.faults]
         return None
     steps = {config.task.name: config.train.steps for config in recipe.configs}
     return SearchRecord(
