@@ -94,7 +94,7 @@ def search_command(options: Options) -> int:
     """Every arm gets the same number of rates, runs and steps, on the validation split: first for the
     policy's learning rate, together with the other keys of --over, then for a critic's at the policy's best.
     Two seeds choose three rates next to each other, which run with all seeds. The search adds rates until no
-    choice lies at an edge. Writes a recipe with the chosen values. The same command goes on later."""
+    choice lies at an edge. Writes a recipe with the chosen values. The same command resumes a search."""
     from grpobench.runs.api.searching import searcher
     from grpobench.runs.settings.recipe import read_recipe
 
