@@ -21,6 +21,7 @@ from grpobench.analysis.statistics.rates import (
     width_in_octaves,
 )
 from grpobench.analysis.statistics.verdicts import ALPHA, Verdict, no_difference
+from grpobench.analysis.tools.text import points, sweep_value
 from grpobench.analysis.topics.comparisons import find_missing_seeds
 
 Conclusion: TypeAlias = Literal[
@@ -31,6 +32,7 @@ Direction: TypeAlias = tuple[str, str, str]
 ROBUST: Conclusion = "rate-robust"
 DEPENDS: Conclusion = "depends on the rate"
 EDGE: Conclusion = "best rate at an edge"
+WAITS: Conclusion = "waits"
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class RatePair:
         """The conclusion as tables print it."""
         if self.conclusion == "no difference":
             return f"{no_difference(self.margin)} at best rates"
-        return self.conclusion
+        return "waits for runs" if self.conclusion == WAITS else self.conclusion
 
     @property
     def margin(self) -> float:
@@ -317,7 +319,7 @@ def _rate_pair(
     bests = (first.best, second.best)
     at_half, at_twice = (_effect_beyond(first.curve, second.curve, side) for side in (-1, 1))
     late = [
-        f"{curve.arm} at {point.rate:g}: seed {', '.join(point.missing.values())}"
+        f"{curve.arm} at {sweep_value(point.rate)}, seed {', '.join(point.missing.values())}"
         for curve in curves
         for point in curve.points
         if point.missing
@@ -325,7 +327,7 @@ def _rate_pair(
     verdict = _verdict(at_best, first.margin) if not late else "unresolved"
     conclusion, why = _conclude(curves, at_best, verdict, (at_half, at_twice), own, equal)
     if late or None in bests:
-        conclusion, why = "waits", f"waits for runs without a result: {'; '.join(late)}"
+        conclusion, why = WAITS, "; ".join(late) or "no seed has a result at every rate"
     return RatePair(
         task=task,
         first=first.arm,
@@ -371,37 +373,39 @@ def _conclude(
     equal: Mapping[float, Comparison],
 ) -> tuple[Conclusion, str]:
     """What holds over learning rates, and why."""
-    effect = f"{100 * at_best.effect:+.1f} points at best rates"
+    effect = f"{points(at_best.effect)} points at best rates"
+    by_rate = [("own rates", own), *((sweep_value(rate), pair) for rate, pair in equal.items())]
     differ_at = [
-        f"{words} ({100 * pair.effect:+.1f})"
-        for words, pair in [("own rates", own), *((f"{rate:g}", pair) for rate, pair in equal.items())]
+        f"{words} ({points(pair.effect)})"
+        for words, pair in by_rate
         if pair is not None and pair.verdict in ("better", "worse")
     ]
     if verdict in ("better", "worse"):
         if edges := [text for curve in curves for text in _edges(curve)]:
-            return EDGE, f"{effect}; {' and '.join(edges)}, so that rates beyond must be tried"
+            return EDGE, f"{effect}; {'; '.join(edges)}"
         sign = 1 if verdict == "better" else -1
-        around = f"{100 * beyond[0]:+.1f} at half and {100 * beyond[1]:+.1f} at twice the best rates"
+        around = f"{points(beyond[0])} at half and {points(beyond[1])} at twice the best rates"
         if all(sign * change > 0 for change in beyond):
             return ROBUST, f"{effect}, {around}"
         return DEPENDS, f"{effect}, but {around}"
-    at_best_words = "without a difference" if verdict == "equivalent" else "unresolved"
     if differ_at:
-        return DEPENDS, f"differs at {', '.join(differ_at)}; {effect} are {at_best_words}"
+        at_best_words = no_difference(curves[0].margin) if verdict == "equivalent" else "unresolved"
+        not_there = f"{points(at_best.effect)} points at best rates is {at_best_words}"
+        return DEPENDS, f"differs at {', '.join(differ_at)}, but {not_there}"
     if verdict == "equivalent":
         return "no difference", effect
     return "unresolved", f"{effect}, adjusted p {at_best.p_adjusted:.3g}"
 
 
 def _edges(curve: ArmCurve) -> list[str]:
-    """Where the best rate of an arm has no rate at half or twice of it."""
+    """On which side of its best rate an arm lacks a neighbor."""
     grid, best = curve.curve, curve.best
     if best is None:
         return []
-    ends = [(-1, "smallest"), (1, "largest")]
+    sides = [(-1, "half of it or less"), (1, "twice it or more")]
     return [
-        f"{best.rate:g}, the best rate of {curve.arm}, is among the {end} tried"
-        for side, end in ends
+        f"{curve.arm} is best at {sweep_value(best.rate)}, and no rate of {beyond} was tried"
+        for side, beyond in sides
         if grid.neighbor(grid.best, side) is None
     ]
 

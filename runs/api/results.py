@@ -380,11 +380,11 @@ class Results:
     def _head(self) -> list[str]:
         """The state of the runs, the report's first sentence, and its warnings."""
         experiment = self.experiment
-        counts = experiment.statuses["state"].value_counts()
+        counts = experiment.at_all_rates.statuses["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         warned = [f"The report warns: {title}." for title in self.warnings]
         return [
-            (f"Results {experiment.name}: {len(experiment.runs)} runs, {states}; {experiment.folder}"),
+            f"Results {experiment.name}: {sum(counts)} runs, {states}; {experiment.folder}",
             self.headline,
             *warned,
         ]

@@ -343,7 +343,8 @@ class Head(Settings):
 def rate_faults(factors: Sequence[float]) -> Iterator[str]:
     """What is wrong with the multiples of learning rates."""
     if factors and 1 not in factors:
-        yield f"rates: must have 1, each arm's own learning rate; write {sorted({*factors, 1.0})}"
+        with_own = ", ".join(f"{factor:g}" for factor in sorted({*factors, 1.0}))
+        yield f"rates: must have 1, each arm's own learning rate; write [{with_own}]"
     if any(not low * LEAST_RATIO <= high for low, high in pairwise(sorted(factors))):
         yield f"rates: must be at least a factor of {LEAST_RATIO} apart; leave out one of two that are closer"
     if len(factors) > MOST_RATES:
