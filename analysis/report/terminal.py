@@ -31,11 +31,10 @@ def rate_lines(study: RateStudy | None) -> list[str]:
     lines = []
     open_pairs: dict[tuple[str, str], list[str]] = {}
     for pair in study.pairs if study else ():
-        names = f"{pair.first} − {pair.second}"
         if pair.conclusion in ("unresolved", "waits"):
-            open_pairs.setdefault((pair.task, pair.words), []).append(names)
+            open_pairs.setdefault((pair.task, pair.words), []).append(f"{pair.first} − {pair.second}")
         else:
-            lines.append(f"{pair.task}: {names}: {pair.words}: {pair.why}")
+            lines.append(pair.text)
     return lines + [f"{task}: {words}: {listed(names, MOST)}" for (task, words), names in open_pairs.items()]
 
 

@@ -138,6 +138,11 @@ class RatePair:
         return "waits for runs" if self.conclusion == WAITS else self.conclusion
 
     @property
+    def text(self) -> str:
+        """The conclusion in a line: `sums: a − b: rate-robust: +3.1 points at best rates, …`."""
+        return f"{self.task}: {self.first} − {self.second}: {self.words}: {self.why}"
+
+    @property
     def margin(self) -> float:
         """Differences smaller than this do not matter."""
         return self.at_own.margin if self.at_own else math.nan
@@ -173,12 +178,20 @@ class RatePair:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RateStudy:
     """All arms over learning rates."""
 
     curves: tuple[ArmCurve, ...]
+    """One per task and arm."""
     pairs: tuple[RatePair, ...]
+    """One per task and pair of arms, or pair with the control."""
+
+    def __repr__(self) -> str:
+        """The curves, and a line per pair."""
+        from grpobench.analysis.topics.rate_views import rate_curves_table  # imports this module, and draws
+
+        return "\n".join([*rate_curves_table(self).text(), *(pair.text for pair in self.pairs)])
 
     def pair(self, task: str, first: str, second: str) -> RatePair | None:
         """The comparison of two arms, in whichever order."""
@@ -206,19 +219,24 @@ def study_rates(experiment: Experiment, runs: pd.DataFrame) -> RateStudy | None:
     all_rates = experiment.at_all_rates
     if not all_rates.rate_arms:
         return None
-    curves: list[ArmCurve] = []
-    pairs: list[RatePair] = []
-    for task in experiment.tasks:
-        of_task = read_curves(all_rates, runs, task)
-        if max((len(curve.points) for curve in of_task), default=1) < 2:
-            continue  # a recipe may run several rates on some of its tasks only (`rate_tasks`)
-        curves += of_task
-        pairs += compare_curves(task, of_task, experiment.control)
+    curves = [curve for task in experiment.tasks for curve in read_curves(all_rates, runs, task)]
+    return study_curves(curves, experiment.control)
+
+
+def study_curves(curves: Sequence[ArmCurve], control: str = "") -> RateStudy:
+    """The curves and their pairs on each task."""
+    tasks = dict.fromkeys(curve.task for curve in curves)
+    pairs = [
+        pair
+        for task in tasks
+        for pair in compare_curves(task, [curve for curve in curves if curve.task == task], control)
+    ]
     return RateStudy(tuple(curves), tuple(pairs))
 
 
 def read_curves(experiment: Experiment, runs: pd.DataFrame, task: str) -> list[ArmCurve]:
-    """The curve of every arm of the recipe that has runs on the task."""
+    """The curve of every arm of the recipe that has runs on the task; none where all have one rate, since a
+    recipe may run several rates on some of its tasks only (`rate_tasks`)."""
     missing = find_missing_seeds(experiment, runs, task)
     rates = {
         run.arm: rate
@@ -241,6 +259,8 @@ def read_curves(experiment: Experiment, runs: pd.DataFrame, task: str) -> list[A
             missing=missing.get(name, {}),
         )
         points.setdefault(origin.arm if origin else name, []).append(point)
+    if all(len(listed) < 2 for listed in points.values()):
+        return []
     return [
         ArmCurve(task, arm, tuple(sorted(listed, key=lambda point: point.rate)), experiment.margin)
         for arm, listed in points.items()

@@ -36,6 +36,7 @@ from grpobench.analysis.runfolder.several import combine_experiments
 from grpobench.analysis.tools.processes import Crew, usable_cores
 from grpobench.analysis.topics.figure_names import FIGURE_SUMMARIES
 from grpobench.analysis.topics.numbers import Numbers, Shown
+from grpobench.analysis.topics.rates import RateStudy
 from grpobench.analysis.topics.runs import run_settings
 from grpobench.analysis.topics.training import list_constant
 from grpobench.runs.inventory.labels import labels_of
@@ -241,6 +242,12 @@ class Results:
     def alarms(self) -> Mapping[str, Sequence[str]]:
         """Warnings about the runs themselves: runs that are not uniform, logs that lack rows."""
         return {alarm.title: tuple(alarm.lines) for alarm in self.facts.alarms}
+
+    @property
+    def rates(self) -> RateStudy | None:
+        """The arms over learning rates: their `curves`, and their `pairs`, compared at best, own and equal
+        rates. None where each arm ran at one rate. All else of these results is at the arms' own rates."""
+        return self._numbers.rates
 
     @property
     def tables(self) -> Mapping[str, str]:

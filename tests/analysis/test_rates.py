@@ -10,18 +10,28 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from helpers.findings import finding, question
 from helpers.rates import TASK, name_at, write_rates
 
+import grpobench
 from grpobench.analysis.figures.style import COLUMN, TEXT, Sheet
+from grpobench.analysis.findings.figures import axis_words
+from grpobench.analysis.findings.outcomes import values_of
+from grpobench.analysis.kept import keep, partial, read
+from grpobench.analysis.kept_tables import render, study_of
+from grpobench.analysis.measure import OF_STEPS, OVER_RATES, Measure
+from grpobench.analysis.record import as_text
 from grpobench.analysis.report.catalog import FIGURES, make_tables
 from grpobench.analysis.report.facts import Facts, as_json, gather, json_ready
 from grpobench.analysis.report.headline import describe_differences, describe_rates
 from grpobench.analysis.report.terminal import rate_lines
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.comparisons import comparisons_table
 from grpobench.analysis.topics.numbers import Numbers, Shown
-from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table
+from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table, rate_pairs_table
 from grpobench.analysis.topics.rates import ROBUST, RateStudy
 from grpobench.runs.commands.reports import accuracy_lines
 
@@ -117,9 +127,9 @@ def test_curves_have_their_best_rate_and_what_others_cost(study: RateStudy) -> N
 
 def test_the_headline_speaks_of_rates_before_own_rates(facts: Facts) -> None:
     assert (
-        "; 1 of 10 pairs differs at the best learning rates, at half and at twice these (rate-robust): good is better "
-        "than poor on arithmetic, 2 depend on the rate: good − fragile on arithmetic and poor − fragile on "
-        "arithmetic, 3 differ at best rates at an edge of those tried: good − rising on arithmetic, poor − "
+        "; 1 of 10 pairs differs at the best learning rates, at half and at twice these (rate-robust): good is "
+        "better than poor on arithmetic, 2 depend on the rate: good − fragile on arithmetic and poor − fragile "
+        "on arithmetic, 3 differ at best rates at an edge of those tried: good − rising on arithmetic, poor − "
         "rising on arithmetic and fragile − rising on arithmetic, 4 wait for runs; at their own learning "
         "rates 9 of 10 pairs differ: "
     ) in facts.headline
@@ -244,3 +254,105 @@ def test_where_all_pairs_wait_the_headline_says_so(tmp_path: Path) -> None:
     assert describe_rates(Numbers(load(root))) == (
         "comparisons at the best learning rates, at half and at twice these wait for runs"
     )
+
+
+# Kept tables, Python, and outcomes of findings
+
+
+@pytest.fixture(scope="module")
+def kept_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kept table of the experiment without missing runs."""
+    folder = tmp_path_factory.mktemp("kept")
+    content = keep(load(write_rates(folder, arms=("good", "fragile", "rising"), missing=())))
+    path = folder / "kept.json"
+    path.write_text(as_text(content))
+    return path
+
+
+def test_a_kept_table_has_the_curves_and_pairs_of_the_report(kept_path: Path) -> None:
+    experiment = load(kept_path.parent / "synthetic")
+    study = Numbers(experiment).rates
+    assert study is not None
+    table = read(kept_path)
+    assert json_ready(study_of(table).rows()) == json_ready(study.rows())
+    made = rate_pairs_table(study)
+    lines = render(table, "learning_rates", {})
+    assert lines[0] == "Every pair over learning rates; differences in points, first − second:"
+    assert lines[2:] == made.markdown() and "depends on the rate" in lines[4]
+    assert render(table, "rate_curves", {})[2:] == rate_curves_table(study).markdown()
+    # 3 arms, 3 rates, 8 seeds; all else is of the 24 runs at own rates
+    assert "72 runs, 8 seeds" in " ".join(render(table, "provenance", {}))
+    assert [*table.arms] == ["good", "fragile", "rising"]
+    assert len(table.runs) == 24 and {run["arm"] for run in table.runs} == set(table.arms)
+
+
+def test_fewer_rates_are_no_substitute_for_a_kept_table(kept_path: Path) -> None:
+    table, content = read(kept_path), json.loads(kept_path.read_text())
+    assert partial(table, content) == []
+    fewer = {**content, "rates": [row for row in content["rates"] if row["factor"] < 2]}
+    (fault,) = partial(table, fewer)
+    assert fault.startswith("24 of 72 kept results at learning rates are missing, such as good at 2 times ")
+
+
+def test_tables_without_rates_are_read_and_say_so(kept_path: Path, tmp_path: Path) -> None:
+    content = json.loads(kept_path.read_text())
+    del content["rates"]
+    older = tmp_path / "older.json"
+    older.write_text(json.dumps(content))
+    assert read(older).rates == ()
+    for kind in ("learning_rates", "rate_curves"):
+        with pytest.raises(LogError, match="each arm ran at one learning rate; run it with --rates"):
+            render(read(older), kind, {})
+
+
+def test_a_run_without_a_result_at_another_rate_keeps_the_experiment_from_being_kept(root: Path) -> None:
+    with pytest.raises(LogError, match=r"1 without result: late\+rate-x2-arithmetic-s8 \(crashed\)"):
+        keep(load(root))
+
+
+def test_results_in_python_have_the_study_and_print_it(facts: Facts, root: Path) -> None:
+    results = grpobench.Results(facts.experiment)
+    results.__dict__["_numbers"] = facts.numbers  # computed already
+    assert results.rates is facts.numbers.rates and results.arms == facts.experiment.arms
+    lines = repr(results.rates).splitlines()
+    assert lines[0].startswith("task ") and "× 0.5" in lines[0] and len(lines) == 1 + 5 + 10
+    assert lines[6].startswith("arithmetic: good − poor: rate-robust: +17.0 points")
+    pair = grpobench.compare(results, "good", "poor")[TASK]
+    assert pair.effect == pytest.approx(0.17) and pair.seeds == tuple(range(1, 9)) and pair.pairs == 10
+
+
+def test_outcomes_of_findings_over_rates(root: Path) -> None:
+    experiment = load(root)
+    values = {name: values_of(experiment, f"rate:{name}", {}) for name in OVER_RATES}
+    own = {(run.arm, run.task, run.seed) for run in experiment.runs}
+    assert all(set(by_run) == own for by_run in values.values())
+
+    def mean(name: str, arm: str) -> float:
+        return float(np.mean([value for run, value in values[name].items() if run[0] == arm]))
+
+    # good: 62 at its best rate, whichever seeds choose it, and 58 at half and at twice
+    assert mean("best", "good") == pytest.approx(0.62)
+    assert mean("loss-at-half", "good") == mean("loss-at-twice", "good") == pytest.approx(0.04)
+    assert mean("loss-at-twice", "fragile") == pytest.approx(0.32)
+    assert np.isnan(mean("loss-at-twice", "rising")) and mean("best", "rising") == pytest.approx(0.78)
+    assert np.isnan(values["best"]["late", TASK, 8]) and not np.isnan(values["best"]["late", TASK, 7])
+    # seed 1 of good: (3 · 1 + shift) mod 8 = 3, 4, 5 at shifts 0, 1, 2 → −.5, .5, 1.5 of 3.5, times .4 points
+    half, once, twice = (0.58 - 0.002 / 3.5, 0.62 + 0.002 / 3.5, 0.58 + 0.006 / 3.5)
+    width = 0.02 / (once - half) + 0.02 / (once - twice)
+    assert values["octaves"]["good", TASK, 1] == pytest.approx(width)
+
+
+def test_the_language_of_measures_knows_outcomes_over_rates() -> None:
+    for name in OVER_RATES:
+        assert Measure.read(f"rate:{name}").text == f"rate:{name}"
+        assert axis_words(f"rate:{name}", "") and axis_words(
+            f"rate:{name}", "points" * name.startswith("loss")
+        )
+    assert (
+        axis_words("rate:loss-at-half", "points") == "accuracy lost at half the best learning rate (points)"
+    )
+    with pytest.raises(ValueError, match="rate: and one of best, loss-at-half, loss-at-twice, octaves"):
+        Measure.read("rate:worst")
+    with pytest.raises(ValueError, match="unknown kind"):  # searches read training steps alone
+        Measure.read("rate:best", OF_STEPS)
+    assert finding(question(outcome="rate:octaves")).over_rates and not finding(question()).over_rates
