@@ -443,6 +443,13 @@ def read_draft(
     if isinstance(head, Head) and arms and head.control not in ("", *names):
         faults.append(no_such("arm", head.control, "control", names))
     tasks = select_tasks(tops.get("tasks"), listed_tasks, folder, faults)
+    if not isinstance(head, Bad):
+        task_names = {**listed_tasks, **tasks}  # `--set tasks` may leave some out
+        faults += [
+            no_such("task", name, "rate_tasks", task_names)
+            for name in head.rate_tasks
+            if name not in task_names
+        ]
     algorithms = {arm.name: arm.algorithm for arm in arms}
     for assignment in assignments:
         if len(assignment[0]) > 1:

@@ -18,7 +18,6 @@ from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
 from grpobench.runs.settings.layers import SETTINGS, TASK, fields_of, lay, read_assignment
-from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Bad, KeyPath, join
 
@@ -152,8 +151,6 @@ def at_rates(
     origins: dict[str, RateOrigin] = {}
     names = {arm.name for arm in draft.arms}
     rate_tasks = draft.head.rate_tasks or tuple(draft.tasks)
-    if strange := [task for task in draft.head.rate_tasks if task not in draft.tasks]:
-        faults += [no_such("task", task, "rate_tasks", draft.tasks) for task in strange]
     for arm in draft.arms:
         arms.append(arm)
         tasks = tuple(task for task in rate_tasks if arm.tasks is None or task in arm.tasks)

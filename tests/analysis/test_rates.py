@@ -127,11 +127,11 @@ def test_curves_have_their_best_rate_and_what_others_cost(study: RateStudy) -> N
 
 def test_the_headline_speaks_of_rates_before_own_rates(facts: Facts) -> None:
     assert (
-        "; 1 of 10 pairs differs at the best learning rates, at half and at twice these (rate-robust): good is "
-        "better than poor on arithmetic, 2 depend on the rate: good − fragile on arithmetic and poor − fragile "
-        "on arithmetic, 3 differ at best rates at an edge of those tried: good − rising on arithmetic, poor − "
-        "rising on arithmetic and fragile − rising on arithmetic, 4 wait for runs; at their own learning "
-        "rates 9 of 10 pairs differ: "
+        "; 1 of 10 pairs differs at the best learning rates, at half and at twice these (rate-robust): good "
+        "is better than poor on arithmetic, 2 depend on the rate: good − fragile on arithmetic and poor − "
+        "fragile on arithmetic, 3 differ at best rates at an edge of those tried: good − rising on "
+        "arithmetic, poor − rising on arithmetic and fragile − rising on arithmetic, 4 wait for runs; at "
+        "their own learning rates 9 of 10 pairs differ: "
     ) in facts.headline
 
 

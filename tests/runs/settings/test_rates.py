@@ -149,6 +149,20 @@ def test_an_arm_that_cannot_run_is_named_once() -> None:
     assert str(error.value).count("arm opd") == 1 and "arm opd on arithmetic: " in str(error.value)
 
 
+def test_some_tasks_alone_may_have_rates_and_a_choice_of_tasks_may_leave_them_out() -> None:
+    two = TEXT.replace('["arithmetic"]', '["arithmetic", "nanobias"]')
+    text = 'rates = [0.5, 1, 2]\nrate_tasks = ["arithmetic"]\n' + two
+    runs = [(run.arm, run.task.name) for run in read(text=text).runs() if run.seed == 0]
+    assert ("grpo+rate-x2", "arithmetic") in runs and ("grpo", "nanobias") in runs
+    assert ("grpo+rate-x2", "nanobias") not in runs and len(runs) == 2 * 4
+    left = read("tasks=nanobias", text=text).runs()
+    assert {(run.arm, run.task.name) for run in left} == {("grpo", "nanobias"), ("ppo", "nanobias")}
+    with pytest.raises(
+        ConfigError, match="rate_tasks: no task 'aritmetic' in this recipe; did you mean 'arithmetic'"
+    ):
+        read("rate_tasks=aritmetic", text=text)
+
+
 @given(st.lists(st.floats(0.01, 100), max_size=12))
 def test_rates_without_faults_are_told_apart_in_names(factors: list[float]) -> None:
     factors = [1.0, *factors]
