@@ -21,7 +21,7 @@ from grpobench.analysis.statistics.rates import (
     width_in_octaves,
 )
 from grpobench.analysis.statistics.verdicts import ALPHA, Verdict, no_difference
-from grpobench.analysis.tools.text import points, sweep_value
+from grpobench.analysis.tools.text import percent, points, sweep_value
 from grpobench.analysis.topics.comparisons import find_missing_seeds
 
 Conclusion: TypeAlias = Literal[
@@ -86,6 +86,17 @@ class ArmCurve:
     def at_own_rate(self) -> ArmAtRate:
         """The runs at the rate that the recipe gives the arm."""
         return next(point for point in self.points if point.factor == 1)
+
+    @property
+    def text(self) -> str:
+        """The curve in a line: `sums: a: 58.0 % at 5e−5, 62.0 % at 1e−4 (own rate, best), 58.0 % at 2e−4`."""
+        at_rates = []
+        for point in self.points:
+            marks = ["own rate"] * (point.factor == 1) + ["best"] * (point is self.best)
+            marks += [f"{len(point.failed)} failed"] * bool(point.failed)
+            beside = f" ({', '.join(marks)})" * bool(marks)
+            at_rates.append(f"{percent(point.accuracy.value)} % at {sweep_value(point.rate)}{beside}")
+        return f"{self.task}: {self.arm}: {', '.join(at_rates)}"
 
     def loss(self, side: int) -> Estimate:
         """How much accuracy the arm loses at half (−1) or twice (1) its best rate, cross-fitted; NaN where no
@@ -188,10 +199,8 @@ class RateStudy:
     """One per task and pair of arms, or pair with the control."""
 
     def __repr__(self) -> str:
-        """The curves, and a line per pair."""
-        from grpobench.analysis.topics.rate_views import rate_curves_table  # imports this module, and draws
-
-        return "\n".join([*rate_curves_table(self).text(), *(pair.text for pair in self.pairs)])
+        """A line per curve and per pair."""
+        return "\n".join([*(curve.text for curve in self.curves), *(pair.text for pair in self.pairs)])
 
     def pair(self, task: str, first: str, second: str) -> RatePair | None:
         """The comparison of two arms, in whichever order."""

@@ -315,8 +315,9 @@ def test_results_in_python_have_the_study_and_print_it(facts: Facts, root: Path)
     results.__dict__["_numbers"] = facts.numbers  # computed already
     assert results.rates is facts.numbers.rates and results.arms == facts.experiment.arms
     lines = repr(results.rates).splitlines()
-    assert lines[0].startswith("task ") and "× 0.5" in lines[0] and len(lines) == 1 + 5 + 10
-    assert lines[6].startswith("arithmetic: good − poor: rate-robust: +17.0 points")
+    assert len(lines) == 5 + 10
+    assert lines[3] == "arithmetic: rising: 55.0 % at 5e−5, 70.0 % at 1e−4 (own rate), 78.0 % at 2e−4 (best)"
+    assert lines[5].startswith("arithmetic: good − poor: rate-robust: +17.0 points")
     pair = grpobench.compare(results, "good", "poor")[TASK]
     assert pair.effect == pytest.approx(0.17) and pair.seeds == tuple(range(1, 9)) and pair.pairs == 10
 
