@@ -195,3 +195,12 @@ def test_merge_keeps_which_arms_are_at_other_rates(workspace: Path, capsys: Capt
     study = Numbers(experiment).rates
     assert study is not None and study.pairs[0].conclusion == "waits"  # no seed ran at every rate
     assert study.pairs[0].why == "no seed has a result at every rate"
+
+
+def test_published_are_the_runs_at_all_rates(workspace: Path, capsys: Capture) -> None:
+    run_cli(capsys, "run", "m.toml", "--workers", "1", "--rates", "1,2", "--seeds", "0,1")
+    about = ("--name", "ours", "--contributor", "Another", "--license", "CC0-1.0")
+    run_cli(capsys, "publish", "results/m", "--out", "set", *about)
+    manifest = json.loads((workspace / "set" / "manifest.json").read_text())
+    (part,) = manifest["experiments"]
+    assert part["arms"] == ["fine1", "fine1+rate-x2", "fine2", "fine2+rate-x2"] and len(part["runs"]) == 8
