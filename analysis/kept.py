@@ -31,6 +31,7 @@ from grpobench.analysis.topics.compute import (
 )
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.rates import read_curves
 from grpobench.analysis.topics.stability import compute_stability
 from grpobench.analysis.topics.sweep import classify_runs
 from grpobench.analysis.topics.training import critic_explained
@@ -76,6 +77,10 @@ class KeptTable:
     """Points within which arms may be called equivalent."""
     control: str = ""
     """The arm that all others are compared with, if there is one."""
+    rates: Sequence[Mapping[str, Any]] = ()
+    """Where arms ran at several learning rates, a row per task, arm and rate: `factor` of the arm's own rate,
+    `rate` of the policy, `scores` (seed -> counted accuracy in the task's mode) and the `failed` seeds. Their
+    runs are not in `runs`, except for those at the arms' own rates."""
     cells: Sequence[Mapping[str, Any]] = ()
     """By task and arm, as the report has them: rows of `compute_stability`, `update_costs` and `sum_costs`,
     and flops of a run (mean over seeds). Empty in tables of earlier versions."""
@@ -87,22 +92,23 @@ class KeptTable:
 
 
 def keep(experiment: Experiment) -> dict[str, Any]:
-    """The content of an experiment's kept table. Raises LogError if a run has no result, if logs are
-    incomplete, or if runs were not made the same way."""
-    lacking = [run for run in experiment.runs if not run.settled]
+    """The content of the kept table of an experiment at own rates, as `load` returns it. Raises LogError if a
+    run has no result, if logs are incomplete, or if runs were not made the same way."""
+    all_rates = experiment.at_all_rates
+    lacking = [run for run in all_rates.runs if not run.settled]
     if lacking:
         names = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
         raise LogError(
             f"{experiment.folder}: only whole experiments are kept; {len(lacking)} without result: {names}"
         )
-    if faults := [*find_incomplete_runs(experiment, weights=False)]:
+    if faults := [*find_incomplete_runs(all_rates, weights=False)]:
         raise LogError(f"{experiment.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
-    if faults := [line for find in MIXTURES for line in find(experiment)]:
+    if faults := [line for find in MIXTURES for line in find(all_rates)]:
         raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
     findings = run_findings(experiment)
     ended = finals(experiment, findings=findings)
     content = {
-        "settings": _digest(experiment),
+        "settings": _digest(all_rates),
         "headline": {task: headline_of(experiment, task).mode for task in experiment.tasks},
         **(
             {"sweep_values": {arm: asdict(point) for arm, point in experiment.sweep_values.items()}}
@@ -114,10 +120,29 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         "margin": round(100 * experiment.margin, DECIMALS),
         **({"control": experiment.control} if experiment.control else {}),
         **({"plan": bounded.parse_json(experiment.plan.text())} if experiment.plan else {}),
+        **({"rates": _rates(all_rates)} if all_rates.rate_arms else {}),
         "cells": _cells(experiment, compute_stability(experiment, findings, ended)),
         "runs": _rows(experiment, ended),
     }
-    return record.content_of(KIND, _name(experiment), record.provenance_of(experiment), content)
+    return record.content_of(KIND, _name(experiment), record.provenance_of(all_rates), content)
+
+
+def _rates(experiment: Experiment) -> list[dict[str, Any]]:
+    """The rows of `KeptTable.rates`."""
+    runs = finals(experiment)
+    return [
+        {
+            "task": task,
+            "arm": curve.arm,
+            "factor": point.factor,
+            "rate": point.rate,
+            "scores": {str(seed): score for seed, score in point.scores.items()},
+            "failed": list(point.failed),
+        }
+        for task in experiment.tasks
+        for curve in read_curves(experiment, runs, task)
+        for point in curve.points
+    ]
 
 
 def _rows(experiment: Experiment, ended: pd.DataFrame) -> list[dict[str, Any]]:
@@ -168,7 +193,17 @@ def partial(before: KeptTable, content: Mapping[str, Any]) -> list[str]:
         arm, task, seed = lost[0]
         missing_runs = f"{len(lost)} of {len(before.runs)} kept runs are missing"
         reasons.append(f"{missing_runs}, such as {arm} on {task}, seed {seed}")
+    scores, kept_scores = _scores_at_rates(content.get("rates", ())), _scores_at_rates(before.rates)
+    if lost_scores := [score_key for score_key in kept_scores if score_key not in scores]:
+        task, arm, factor, seed = lost_scores[0]
+        missing_runs = f"{len(lost_scores)} of {len(kept_scores)} kept results at learning rates are missing"
+        reasons.append(f"{missing_runs}, such as {arm} at {factor:g} times its rate on {task}, seed {seed}")
     return reasons
+
+
+def _scores_at_rates(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, str]]:
+    """Task, arm, factor and seed of the results in `KeptTable.rates`."""
+    return [(row["task"], row["arm"], row["factor"], seed) for row in rows for seed in row["scores"]]
 
 
 def _key(run: Any) -> tuple[str, str, int]:

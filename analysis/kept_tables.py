@@ -39,6 +39,8 @@ from grpobench.analysis.topics.compute import (
     fit_curves,
     kept_trajectories,
 )
+from grpobench.analysis.topics.rate_views import rate_curves_table, rate_pairs_table
+from grpobench.analysis.topics.rates import ArmAtRate, ArmCurve, RateStudy, study_curves
 from grpobench.analysis.topics.sweep import axes_of, frontier_table, group_cells, map_table
 from grpobench.analysis.topics.training import LITTLE
 
@@ -61,7 +63,8 @@ def render(kept_table: KeptTable, kind: str, options: Options) -> list[str]:
 def provenance(kept_table: KeptTable, options: Options) -> list[str]:
     """Command, commit, versions and machine in a sentence."""
     seeds = len({run["seed"] for run in kept_table.runs})
-    return kept_table.provenance.lines(f"{len(kept_table.runs)} runs, {seeds} seed{'s' * (seeds > 1)}")
+    runs = len(kept_table.runs) + sum(len(row["scores"]) for row in kept_table.rates if row["factor"] != 1)
+    return kept_table.provenance.lines(f"{runs} runs, {seeds} seed{'s' * (seeds > 1)}")
 
 
 def accuracy(kept_table: KeptTable, options: Options) -> list[str]:
@@ -224,6 +227,32 @@ def comparisons(kept_table: KeptTable, options: Options) -> list[str]:
     return table(lead, header, rows, text_columns=2)
 
 
+def study_of(kept_table: KeptTable) -> RateStudy:
+    """The arms over learning rates. Raises LogError of a table without rates."""
+    if not kept_table.rates:
+        raise LogError(f"{kept_table.name}: each arm ran at one learning rate; run it with --rates 0.5,1,2")
+    points: dict[tuple[str, str], list[ArmAtRate]] = {}
+    for row in kept_table.rates:
+        scores = {int(seed): float(score) for seed, score in row["scores"].items()}
+        point = ArmAtRate(row["factor"], row["rate"], scores, tuple(row["failed"]), {})
+        points.setdefault((row["task"], row["arm"]), []).append(point)
+    margin = kept_table.margin / 100
+    curves = [ArmCurve(task, arm, tuple(at_rates), margin) for (task, arm), at_rates in points.items()]
+    return study_curves(curves, kept_table.control)
+
+
+def learning_rates(kept_table: KeptTable, options: Options) -> list[str]:
+    """The pairs of arms at best, own and equal learning rates, as the report has them."""
+    made = rate_pairs_table(study_of(kept_table))
+    return [f"{made.title}; differences in points, first − second:", "", *made.markdown()]
+
+
+def rate_curves(kept_table: KeptTable, options: Options) -> list[str]:
+    """Accuracy of each arm over learning rates, and what another rate costs, as the report has them."""
+    made = rate_curves_table(study_of(kept_table))
+    return [f"{made.title}; accuracy in %, losses in points, * at the best rate:", "", *made.markdown()]
+
+
 def grid(kept_table: KeptTable, options: Options) -> list[str]:
     """One row per arm and one column per task, with their mean. `of=validation` (last, with `mode`) or
     `of=explained`."""
@@ -316,6 +345,8 @@ KINDS: Mapping[str, Kind] = {
     "stability": stability,
     "costs": costs,
     "comparisons": comparisons,
+    "learning_rates": learning_rates,
+    "rate_curves": rate_curves,
     "grid": grid,
     "curve": curve,
     "compute": compute,

@@ -17,6 +17,13 @@ Rows = Sequence[Mapping[str, float]]
 """The rows of a run's training steps, in order."""
 MODES = ("greedy", "sampled", "likelihood")
 BUDGETS = ("updates", "tokens", "seconds", "flops")
+OVER_RATES: Mapping[str, str] = {
+    "best": "its accuracy at the arm's best learning rate, which other seeds choose",
+    "loss-at-half": "how much lower its accuracy is at half the best rate",
+    "loss-at-twice": "how much lower its accuracy is at twice the best rate",
+    "octaves": "over how many factors of two of the rate its accuracy stays within the margin of its best",
+}
+"""Numbers of a seed from the arm's runs at all learning rates."""
 TENTH, QUARTER = 0.1, 0.25
 REDUCTIONS: Mapping[str, str] = {
     "first": "its first value",
@@ -63,6 +70,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     # against what it spent (docs/compute-curves.md): the accuracy that it nears, NaN with fewer than four
     # evaluations; what was spent for half of the gain, NaN for a gain below two points.
     **dict.fromkeys(("equal", "ceiling", "midpoint"), _BUDGET),
+    # Of an arm over its learning rates, by seed (docs/judging.md).
+    "rate": (f":{_one_of(OVER_RATES)}", f"{{0}}: and one of {', '.join(OVER_RATES)}"),
     # Mean length in tokens of the final sampled answers that are wrong.
     "wrong_length": ("", "wrong_length alone"),
     # Updates before an unrecovered collapse or a divergence, or events of one kind; at most all of the run's.

@@ -260,6 +260,14 @@ def metric_words(name: str) -> str:
     return metric.label if metric and metric.label else human(name.replace("/", " ").replace("+", " and "))
 
 
+AT_RATES: Mapping[str, str] = {
+    "best": "final accuracy at the best learning rate",
+    "loss-at-half": "accuracy lost at half the best learning rate",
+    "loss-at-twice": "accuracy lost at twice the best learning rate",
+    "octaves": "width of the learning rate (octaves)",
+}
+
+
 def axis_words(outcome: str, unit: str) -> str:
     """An outcome as an axis has it: `final accuracy, sampled (%)`."""
     measure = Measure.read(outcome)
@@ -294,8 +302,9 @@ def axis_words(outcome: str, unit: str) -> str:
         "ceiling": f"ceiling of accuracy against {AXES.get(argument, argument.upper())}",
         "midpoint": f"{AXES.get(argument, argument.upper())} for half of the gain",
         "wrong_length": "length of wrong answers (tokens)",
+        "rate": AT_RATES.get(argument, ""),
     }[kind]
     if unit not in SHARES:
         return words
-    differs = kind in ("gain", "shift", "also_shift", "pass_gain")
+    differs = kind in ("gain", "shift", "also_shift", "pass_gain") or argument.startswith("loss-")
     return f"{words} (points)" if differs else f"{words} (%)"

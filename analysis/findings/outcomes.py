@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pandas as pd
 
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.measure import OF_STEPS, Measure
 from grpobench.analysis.runfolder.experiment import Experiment, Run
+from grpobench.analysis.statistics.rates import cross_fit, sensitivity, width_in_octaves
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
 from grpobench.analysis.topics.budgets import RUN_KEYS, runs_at_equal_budgets, with_axis
 from grpobench.analysis.topics.events import collapse_of
+from grpobench.analysis.topics.rates import ArmCurve, read_curves
 
 FEWEST_POINTS = PARAMETERS + 1
 """Evaluations after the first update from which on a run has a curve."""
@@ -42,6 +45,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "ceiling": _curve,
         "midpoint": _curve,
         "wrong_length": _wrong_length,
+        "rate": _over_rates,
     }[measure.kind](experiment, measure, where)
     return {key(run): measured.get(key(run), math.nan) for run in experiment.runs if run.settled}
 
@@ -209,6 +213,32 @@ def _curve(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -
             if measure.kind == "ceiling" or fitted.ceiling - fitted.start >= LEAST_RISE:
                 value_by_run[str(arm), task, int(seed)] = getattr(fitted, measure.kind)
     return value_by_run
+
+
+def _over_rates(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+    """By seed, for the runs at the arms' own rates; `loss` is a share, positive where the other rate is
+    worse."""
+    all_rates = experiment.at_all_rates
+    runs = finals(all_rates)
+    values: dict[Key, float] = {}
+    for task in experiment.tasks:
+        for arm_curve in read_curves(all_rates, runs, task):
+            by_seed = _of_curve(arm_curve, measure.argument)
+            values |= {(arm_curve.arm, task, seed): value for seed, value in by_seed.items()}
+    return values
+
+
+def _of_curve(arm_curve: ArmCurve, argument: str) -> Mapping[int, float]:
+    curve = arm_curve.curve
+    if argument == "octaves":
+        alone = {
+            seed: replace(curve, seeds=(seed,), scores=curve.scores[:, [index]])
+            for index, seed in enumerate(curve.seeds)
+        }
+        return {seed: width_in_octaves(of_seed, arm_curve.margin)[0] for seed, of_seed in alone.items()}
+    if argument == "best":
+        return cross_fit(curve) if len(curve.seeds) > 1 else {}
+    return sensitivity(curve, -1 if argument == "loss-at-half" else 1)
 
 
 def _wrong_length(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:

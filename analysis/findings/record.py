@@ -230,8 +230,9 @@ class Record:
 def record_of(experiment: Experiment) -> Record:
     """Measure the runs of a finding's experiment. Raises LogError without a registration."""
     registration = read_registration(experiment.folder)
-    waits = [run.name for run in experiment.runs if not run.settled]
-    waits += sorted(set(registration.settings) - {run.name for run in experiment.runs})
+    measured_runs = experiment.at_all_rates if registration.finding.over_rates else experiment
+    waits = [run.name for run in measured_runs.runs if not run.settled]
+    waits += sorted(set(registration.settings) - {run.name for run in measured_runs.runs})
     values = {
         test.name: values_of(experiment, test.outcome, test.where) for test in registration.finding.measured
     }
@@ -242,9 +243,9 @@ def record_of(experiment: Experiment) -> Record:
             for name, measured in values.items()
         },
         waits=tuple(waits),
-        departures=tuple(departures(experiment, registration)),
-        states={(run.arm, run.task, run.seed): run.state for run in experiment.runs},
-        provenance=replace(provenance_of(experiment), command=registration.command),
+        departures=tuple(departures(measured_runs, registration)),
+        states={(run.arm, run.task, run.seed): run.state for run in measured_runs.runs},
+        provenance=replace(provenance_of(measured_runs), command=registration.command),
         horizons={
             test.name: ends
             for test in registration.finding.measured
@@ -256,11 +257,12 @@ def record_of(experiment: Experiment) -> Record:
 def part_of(experiment: Experiment) -> Record:
     """The record of the runs that have a result, where others are yet to run, perhaps elsewhere.
 
-    Raises LogError for a finding with an outcome that compares runs at what all of them have spent."""
+    Raises LogError for a finding with an outcome that compares runs at what all of them have spent, or at
+    several learning rates."""
     record = record_of(replace(experiment, runs=tuple(run for run in experiment.runs if run.settled)))
     for test in record.registration.finding.measured:
         measure = Measure.read(test.outcome)
-        if measure.kind == "equal" and measure.argument != "updates":
+        if measure.kind == "rate" or (measure.kind == "equal" and measure.argument != "updates"):
             why = f"{test.outcome} is measured over all runs at once"
             raise LogError(f"{experiment.folder}: no part of it can be kept: {why}")
     return record

@@ -169,6 +169,11 @@ class Finding:
         """All that is measured of the runs: tests, checks and controls."""
         return *self.test, *self.check, *self.control
 
+    @property
+    def over_rates(self) -> bool:
+        """Whether an outcome is measured over all learning rates of an arm."""
+        return any(Measure.read(measured.outcome).kind == "rate" for measured in self.measured)
+
     def plain(self) -> dict[str, Any]:
         """As JSON holds it, without what is as by default: what tests can say later changes no digest."""
         content = _set(self)

@@ -14,7 +14,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import listed, number, percent, points, sweep_value, sweep_values_in_words
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.rates import DEPENDS, EDGE, ROBUST, Direction, RatePair
+from grpobench.analysis.topics.rates import DEPENDS, EDGE, ROBUST, WAITS, Direction, RatePair
 from grpobench.analysis.topics.sweep import axes_of, find_frontiers
 
 Arms: TypeAlias = frozenset[str]
@@ -190,17 +190,22 @@ def describe_rates(numbers: Numbers) -> str:
         by_conclusion.setdefault(pair.conclusion, []).append(pair)
     robust = by_conclusion.get(ROBUST, [])
     rates = "at the best learning rates, at half and at twice these"
-    parts = [f"no pair differs {rates}"]
+    waiting = len(by_conclusion.get(WAITS, []))
+    if waiting == len(study.pairs):
+        return f"comparisons {rates} wait for runs"
+    parts = [f"no difference holds {rates}"]
     if robust:
         names = ", ".join(_losers([pair.direction for pair in robust], arms))
         verb = "differs" if len(robust) == 1 else "differ"
         parts = [f"{len(robust)} of {len(study.pairs)} pairs {verb} {rates} (rate-robust): {names}"]
-    endings = {DEPENDS: "on the rate", EDGE: "at best rates that are the smallest or largest tried"}
+    endings = {DEPENDS: "on the rate", EDGE: "at best rates at an edge of those tried"}
     for conclusion, ending in endings.items():
         if pairs := by_conclusion.get(conclusion):
             verb = ("depend" if conclusion == DEPENDS else "differ") + "s" * (len(pairs) == 1)
-            names = joined([f"{pair.first} and {pair.second} on {pair.task}" for pair in pairs], MOST_CLAUSES)
+            names = joined([f"{pair.first} − {pair.second} on {pair.task}" for pair in pairs], MOST_CLAUSES)
             parts.append(f"{len(pairs)} {verb} {ending}: {names}")
+    if waiting:
+        parts.append(f"{waiting} wait{'s' * (waiting == 1)} for runs")
     return ", ".join(parts)
 
 

@@ -26,14 +26,16 @@ def verdict_lines(compared: Sequence[Comparison], control: str = "") -> list[str
 
 
 def rate_lines(study: RateStudy | None) -> list[str]:
-    """A line per pair of arms that differ at some learning rate, with what holds over rates."""
-    if study is None:
-        return []
-    return [
-        f"{pair.task}: {pair.first} − {pair.second}: {pair.words}: {pair.why}"
-        for pair in study.pairs
-        if pair.conclusion != "unresolved"
-    ]
+    """What holds over learning rates: a line per pair, and one per task for pairs that are unresolved or wait
+    for runs. None where each arm has one rate."""
+    lines = []
+    open_pairs: dict[tuple[str, str], list[str]] = {}
+    for pair in study.pairs if study else ():
+        if pair.conclusion in ("unresolved", "waits"):
+            open_pairs.setdefault((pair.task, pair.words), []).append(f"{pair.first} − {pair.second}")
+        else:
+            lines.append(pair.text)
+    return lines + [f"{task}: {words}: {listed(names, MOST)}" for (task, words), names in open_pairs.items()]
 
 
 def describe_pair(pair: Comparison) -> str:

@@ -67,16 +67,23 @@ def _rate_conclusions(checked: WarningInput) -> Iterator[ReportWarning]:
     if study is None:
         return
     titles = {
-        DEPENDS: "depend on the learning rate",
-        EDGE: "differ at a best learning rate that is the smallest or largest tried",
+        DEPENDS: (
+            "depend{s} on the learning rate",
+            "A statement about such a pair must name the learning rates at which it holds.",
+        ),
+        EDGE: (
+            "differ{s} at best learning rates at an edge of those tried",
+            "An arm may do better beyond the edge. The same command with more `--rates` adds these runs.",
+        ),
     }
-    for conclusion, title in titles.items():
+    for conclusion, (title, text) in titles.items():
         pairs = [pair for pair in study.pairs if pair.conclusion == conclusion]
         if pairs:
             yield ReportWarning(
-                f"{len(pairs)} of {len(study.pairs)} pairs {title}",
-                [f"{pair.first} and {pair.second} on {pair.task}: {pair.why}" for pair in pairs],
+                f"{len(pairs)} of {len(study.pairs)} pairs {title.format(s='s' * (len(pairs) == 1))}",
+                [f"{pair.first} − {pair.second} on {pair.task}: {pair.why}" for pair in pairs],
                 Gravity.DOUBT,
+                text,
             )
 
 
@@ -101,9 +108,9 @@ def _alarms(checked: WarningInput) -> Iterator[ReportWarning]:
 
 def _failures(checked: WarningInput) -> Iterator[ReportWarning]:
     """Runs without a final accuracy, and why they have none."""
-    experiment = checked.numbers.experiment
+    experiment = checked.numbers.experiment.at_all_rates
     runs = experiment.runs
-    status = {(r.arm, r.task, r.seed): r.run_status for r in checked.numbers.runs.itertuples()}
+    status = {(r.arm, r.task, r.seed): r.run_status for r in checked.numbers.runs_at_all_rates.itertuples()}
     lines = [
         f"{run.arm} on {run.task}, seed {run.seed}: {how} at update {run.step}"
         + f", {run.why}" * bool(run.why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,9 +16,10 @@ from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import BAND, Look, Sheet, look
 from grpobench.analysis.figures.table import PAIR, PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.verdicts import no_difference
-from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points
-from grpobench.analysis.topics.rates import ArmAtRate, ArmCurve, RateStudy
+from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, sweep_value
+from grpobench.analysis.topics.rates import ArmAtRate, ArmCurve, RatePair, RateStudy
 
 PAIRS_NOTE = (
     "Differences in points of final accuracy, first − second. Best rates: each arm at the learning rate with "
@@ -49,7 +51,7 @@ def rate_pairs_table(study: RateStudy | None) -> PrintedTable:
             pair.task,
             f"{pair.first}{PAIR}{pair.second}",
             pair.words,
-            " and ".join(f"{rate:g}" for rate in pair.best_rates),
+            " and ".join(map(_rate, pair.best_rates)),
             points(pair.at_best.effect),
             interval(pair.at_best.low, pair.at_best.high, points),
             p_value(pair.at_best.p_adjusted),
@@ -59,14 +61,14 @@ def rate_pairs_table(study: RateStudy | None) -> PrintedTable:
             points(pair.at_own.effect) if pair.at_own else NONE,
             pair.at_own.words if pair.at_own else NONE,
             "; ".join(
-                f"{rate:g}: {points(compared.effect)} {compared.words}"
+                f"{_rate(rate)}: {points(compared.effect)} {compared.words}"
                 for rate, compared in pair.at_equal.items()
             )
             or NONE,
         ]
         for pair in pairs
     ]
-    frame = pd.DataFrame([pair.row() for pair in pairs])
+    frame = pd.DataFrame([_flat(pair) for pair in pairs])
     title = "Every pair over learning rates"
     return PrintedTable("learning_rates", title, header, rows, frame, wide=1, note=PAIRS_NOTE)
 
@@ -87,10 +89,10 @@ def rate_curves_table(study: RateStudy | None) -> PrintedTable:
             [
                 curve.task,
                 curve.arm,
-                f"{curve.at_own_rate.rate:g}",
+                _rate(curve.at_own_rate.rate),
                 *(_accuracy_words(by_factor.get(factor), best) for factor in factors),
-                f"{best.rate:g}" if best else NONE,
-                *(f"{points(loss.value)} {interval(loss.low, loss.high, points)}" for loss in losses),
+                _rate(best.rate) if best else NONE,
+                *map(_loss_words, losses),
                 f"{'≥ ' * (open_below or open_above)}{number(octaves, 1)}",
             ]
         )
@@ -112,6 +114,24 @@ def rate_curves_table(study: RateStudy | None) -> PrintedTable:
     frame = pd.DataFrame(records)
     title = "Accuracy over learning rates, and what another rate costs"
     return PrintedTable("rate_curves", title, header, rows, frame, note=CURVES_NOTE)
+
+
+def _flat(pair: RatePair) -> dict[str, Any]:
+    """The row of a pair with columns for each equal rate."""
+    row = pair.row()
+    at_equal = row.pop("at_equal")
+    return row | {f"{key}_at_{rate}": value for rate, at in at_equal.items() for key, value in at.items()}
+
+
+def _rate(rate: float) -> str:
+    return sweep_value(rate) if math.isfinite(rate) else NONE
+
+
+def _loss_words(loss: Estimate) -> str:
+    if not math.isfinite(loss.value):
+        return NONE
+    bounds = f" ({interval(loss.low, loss.high, points)})" * math.isfinite(loss.low)
+    return f"{points(loss.value)}{bounds}"
 
 
 def _accuracy_words(point: ArmAtRate | None, best: ArmAtRate | None) -> str:

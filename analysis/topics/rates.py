@@ -21,6 +21,7 @@ from grpobench.analysis.statistics.rates import (
     width_in_octaves,
 )
 from grpobench.analysis.statistics.verdicts import ALPHA, Verdict, no_difference
+from grpobench.analysis.tools.text import percent, points, sweep_value
 from grpobench.analysis.topics.comparisons import find_missing_seeds
 
 Conclusion: TypeAlias = Literal[
@@ -31,6 +32,7 @@ Direction: TypeAlias = tuple[str, str, str]
 ROBUST: Conclusion = "rate-robust"
 DEPENDS: Conclusion = "depends on the rate"
 EDGE: Conclusion = "best rate at an edge"
+WAITS: Conclusion = "waits"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,17 @@ class ArmCurve:
         """The runs at the rate that the recipe gives the arm."""
         return next(point for point in self.points if point.factor == 1)
 
+    @property
+    def text(self) -> str:
+        """The curve in a line: `sums: a: 58.0 % at 5e−5, 62.0 % at 1e−4 (own rate, best), 58.0 % at 2e−4`."""
+        at_rates = []
+        for point in self.points:
+            marks = ["own rate"] * (point.factor == 1) + ["best"] * (point is self.best)
+            marks += [f"{len(point.failed)} failed"] * bool(point.failed)
+            beside = f" ({', '.join(marks)})" * bool(marks)
+            at_rates.append(f"{percent(point.accuracy.value)} % at {sweep_value(point.rate)}{beside}")
+        return f"{self.task}: {self.arm}: {', '.join(at_rates)}"
+
     def loss(self, side: int) -> Estimate:
         """How much accuracy the arm loses at half (−1) or twice (1) its best rate, cross-fitted; NaN where no
         such rate was tried."""
@@ -133,7 +146,12 @@ class RatePair:
         """The conclusion as tables print it."""
         if self.conclusion == "no difference":
             return f"{no_difference(self.margin)} at best rates"
-        return self.conclusion
+        return "waits for runs" if self.conclusion == WAITS else self.conclusion
+
+    @property
+    def text(self) -> str:
+        """The conclusion in a line: `sums: a − b: rate-robust: +3.1 points at best rates, …`."""
+        return f"{self.task}: {self.first} − {self.second}: {self.words}: {self.why}"
 
     @property
     def margin(self) -> float:
@@ -171,12 +189,18 @@ class RatePair:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RateStudy:
     """All arms over learning rates."""
 
     curves: tuple[ArmCurve, ...]
+    """One per task and arm."""
     pairs: tuple[RatePair, ...]
+    """One per task and pair of arms, or pair with the control."""
+
+    def __repr__(self) -> str:
+        """A line per curve and per pair."""
+        return "\n".join([*(curve.text for curve in self.curves), *(pair.text for pair in self.pairs)])
 
     def pair(self, task: str, first: str, second: str) -> RatePair | None:
         """The comparison of two arms, in whichever order."""
@@ -204,19 +228,24 @@ def study_rates(experiment: Experiment, runs: pd.DataFrame) -> RateStudy | None:
     all_rates = experiment.at_all_rates
     if not all_rates.rate_arms:
         return None
-    curves: list[ArmCurve] = []
-    pairs: list[RatePair] = []
-    for task in experiment.tasks:
-        of_task = read_curves(all_rates, runs, task)
-        if max((len(curve.points) for curve in of_task), default=1) < 2:
-            continue  # a recipe may run several rates on some of its tasks only (`rate_tasks`)
-        curves += of_task
-        pairs += compare_curves(task, of_task, experiment.control)
+    curves = [curve for task in experiment.tasks for curve in read_curves(all_rates, runs, task)]
+    return study_curves(curves, experiment.control)
+
+
+def study_curves(curves: Sequence[ArmCurve], control: str = "") -> RateStudy:
+    """The curves and their pairs on each task."""
+    tasks = dict.fromkeys(curve.task for curve in curves)
+    pairs = [
+        pair
+        for task in tasks
+        for pair in compare_curves(task, [curve for curve in curves if curve.task == task], control)
+    ]
     return RateStudy(tuple(curves), tuple(pairs))
 
 
 def read_curves(experiment: Experiment, runs: pd.DataFrame, task: str) -> list[ArmCurve]:
-    """The curve of every arm of the recipe that has runs on the task."""
+    """The curve of every arm of the recipe that has runs on the task; none where all have one rate, since a
+    recipe may run several rates on some of its tasks only (`rate_tasks`)."""
     missing = find_missing_seeds(experiment, runs, task)
     rates = {
         run.arm: rate
@@ -239,6 +268,8 @@ def read_curves(experiment: Experiment, runs: pd.DataFrame, task: str) -> list[A
             missing=missing.get(name, {}),
         )
         points.setdefault(origin.arm if origin else name, []).append(point)
+    if all(len(listed) < 2 for listed in points.values()):
+        return []
     return [
         ArmCurve(task, arm, tuple(sorted(listed, key=lambda point: point.rate)), experiment.margin)
         for arm, listed in points.items()
@@ -317,7 +348,7 @@ def _rate_pair(
     bests = (first.best, second.best)
     at_half, at_twice = (_effect_beyond(first.curve, second.curve, side) for side in (-1, 1))
     late = [
-        f"{curve.arm} at {point.rate:g}: seed {', '.join(point.missing.values())}"
+        f"{curve.arm} at {sweep_value(point.rate)}, seed {', '.join(point.missing.values())}"
         for curve in curves
         for point in curve.points
         if point.missing
@@ -325,7 +356,7 @@ def _rate_pair(
     verdict = _verdict(at_best, first.margin) if not late else "unresolved"
     conclusion, why = _conclude(curves, at_best, verdict, (at_half, at_twice), own, equal)
     if late or None in bests:
-        conclusion, why = "waits", f"waits for runs without a result: {'; '.join(late)}"
+        conclusion, why = WAITS, "; ".join(late) or "no seed has a result at every rate"
     return RatePair(
         task=task,
         first=first.arm,
@@ -371,37 +402,39 @@ def _conclude(
     equal: Mapping[float, Comparison],
 ) -> tuple[Conclusion, str]:
     """What holds over learning rates, and why."""
-    effect = f"{100 * at_best.effect:+.1f} points at best rates"
+    effect = f"{points(at_best.effect)} points at best rates"
+    by_rate = [("own rates", own), *((sweep_value(rate), pair) for rate, pair in equal.items())]
     differ_at = [
-        f"{words} ({100 * pair.effect:+.1f})"
-        for words, pair in [("own rates", own), *((f"{rate:g}", pair) for rate, pair in equal.items())]
+        f"{words} ({points(pair.effect)})"
+        for words, pair in by_rate
         if pair is not None and pair.verdict in ("better", "worse")
     ]
     if verdict in ("better", "worse"):
         if edges := [text for curve in curves for text in _edges(curve)]:
-            return EDGE, f"{effect}; {' and '.join(edges)}, so that rates beyond must be tried"
+            return EDGE, f"{effect}; {'; '.join(edges)}"
         sign = 1 if verdict == "better" else -1
-        around = f"{100 * beyond[0]:+.1f} at half and {100 * beyond[1]:+.1f} at twice the best rates"
+        around = f"{points(beyond[0])} at half and {points(beyond[1])} at twice the best rates"
         if all(sign * change > 0 for change in beyond):
             return ROBUST, f"{effect}, {around}"
         return DEPENDS, f"{effect}, but {around}"
-    at_best_words = "without a difference" if verdict == "equivalent" else "unresolved"
     if differ_at:
-        return DEPENDS, f"differs at {', '.join(differ_at)}; {effect} are {at_best_words}"
+        at_best_words = no_difference(curves[0].margin) if verdict == "equivalent" else "unresolved"
+        not_there = f"{points(at_best.effect)} points at best rates is {at_best_words}"
+        return DEPENDS, f"differs at {', '.join(differ_at)}, but {not_there}"
     if verdict == "equivalent":
         return "no difference", effect
     return "unresolved", f"{effect}, adjusted p {at_best.p_adjusted:.3g}"
 
 
 def _edges(curve: ArmCurve) -> list[str]:
-    """Where the best rate of an arm has no rate at half or twice of it."""
+    """On which side of its best rate an arm lacks a neighbor."""
     grid, best = curve.curve, curve.best
     if best is None:
         return []
-    ends = [(-1, "smallest"), (1, "largest")]
+    sides = [(-1, "half of it or less"), (1, "twice it or more")]
     return [
-        f"{best.rate:g}, the best rate of {curve.arm}, is among the {end} tried"
-        for side, end in ends
+        f"{curve.arm} is best at {sweep_value(best.rate)}, and no rate of {beyond} was tried"
+        for side, beyond in sides
         if grid.neighbor(grid.best, side) is None
     ]
 

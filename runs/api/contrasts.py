@@ -63,6 +63,7 @@ def demand_same_settings(recipe: Recipe, folder: Path) -> None:
         str(arm)
         for arm in earlier.get("arms", ())
         if arm not in compared_arms
+        and arm not in earlier.get("rate_arms", ())
         and any(settled(path.parent) for path in folder.glob(f"{arm}-*-s*/run.toml"))
     ]
     then = shared_settings(earlier.get("recipe", ""), earlier.get("sets", ()))

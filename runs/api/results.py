@@ -36,6 +36,7 @@ from grpobench.analysis.runfolder.several import combine_experiments
 from grpobench.analysis.tools.processes import Crew, usable_cores
 from grpobench.analysis.topics.figure_names import FIGURE_SUMMARIES
 from grpobench.analysis.topics.numbers import Numbers, Shown
+from grpobench.analysis.topics.rates import RateStudy
 from grpobench.analysis.topics.runs import run_settings
 from grpobench.analysis.topics.training import list_constant
 from grpobench.runs.inventory.labels import labels_of
@@ -243,6 +244,12 @@ class Results:
         return {alarm.title: tuple(alarm.lines) for alarm in self.facts.alarms}
 
     @property
+    def rates(self) -> RateStudy | None:
+        """The arms over learning rates: their `curves`, and their `pairs`, compared at best, own and equal
+        rates. None where each arm ran at one rate. All else of these results is at the arms' own rates."""
+        return self._numbers.rates
+
+    @property
     def tables(self) -> Mapping[str, str]:
         """The names of the report's tables, each with its title."""
         return {name: table.title for name, table in self.facts.tables.items()}
@@ -380,11 +387,11 @@ class Results:
     def _head(self) -> list[str]:
         """The state of the runs, the report's first sentence, and its warnings."""
         experiment = self.experiment
-        counts = experiment.statuses["state"].value_counts()
+        counts = experiment.at_all_rates.statuses["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         warned = [f"The report warns: {title}." for title in self.warnings]
         return [
-            (f"Results {experiment.name}: {len(experiment.runs)} runs, {states}; {experiment.folder}"),
+            f"Results {experiment.name}: {sum(counts)} runs, {states}; {experiment.folder}",
             self.headline,
             *warned,
         ]

@@ -75,8 +75,8 @@ def accuracy_lines(facts: Facts) -> list[str]:
     """What a report says first, as a terminal shows it, with the cells that the report itself prints.
 
     The sentence that says what happened; one line per task and arm: accuracy before and after in percent,
-    the interval over seeds, each seed; the verdicts; and the titles of the gravest warnings. No table where
-    no run was evaluated."""
+    the interval over seeds, each seed; the arms and pairs over learning rates, if there are several; the
+    verdicts; and the titles of the gravest warnings. No table where no run was evaluated."""
     from grpobench.analysis.figures.table import plain
     from grpobench.analysis.report.terminal import rate_lines, verdict_lines
 
@@ -88,11 +88,13 @@ def accuracy_lines(facts: Facts) -> list[str]:
         return [facts.headline, *warnings]
     shown_columns = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
     head, *rows = ([row[index] for index in shown_columns] for row in (table.header, *table.rows))
-    verdicts = [
-        *rate_lines(facts.numbers.rates),
-        *verdict_lines(facts.numbers.compared, facts.experiment.control),
-    ]
-    title = f"{table.title}, in percent:"
+    verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
+    own = ""
+    if curves := facts.tables.get("rate_curves"):
+        own = " at own learning rates"
+        over_rates = [f"{curves.title}:", *curves.text(), *rate_lines(facts.numbers.rates)]
+        verdicts = [*over_rates, f"Verdicts{own}:", *verdicts]
+    title = f"{table.title}{own}, in percent:"
     return [facts.headline, title, *plain(head, rows).text(), *verdicts, *warnings]
 
 

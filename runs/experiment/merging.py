@@ -63,7 +63,7 @@ def changed_weights(run: Path) -> Iterator[str]:
             yield f"{path}: was changed since it was written (see {checksums.SUMS_FILE}); restore it"
 
 
-CHOOSING = ("seeds", "arms", "tasks", "workers", "summary")
+CHOOSING = ("seeds", "arms", "tasks", "rates", "rate_tasks", "workers", "summary")
 """Keys of a recipe that choose runs or describe the recipe."""
 PLANS = ("interim.json", "registration.json")
 """Files that are fixed before the runs and must be the same in all experiments."""

@@ -98,7 +98,7 @@ def check_logs(folder: Path, manifest: Manifest) -> VerifiedFileSet:
                 if wrong := list(fileset.wrong_sums(Path(temporary) / part.name)):
                     faults.append(f"logs of {part.name}: {wrong[0]}")
                     continue
-                experiments.append(load(Path(temporary) / part.name, strict=True))
+                experiments.append(load(Path(temporary) / part.name, strict=True).at_all_rates)
             except LogError as error:
                 faults.append(f"logs of {part.name}: {error}")
         if faults:
@@ -114,12 +114,12 @@ def check_logs(folder: Path, manifest: Manifest) -> VerifiedFileSet:
         return VerifiedFileSet(
             manifest,
             {
-                experiment.folder.name: finding_record(folder, experiment)
+                experiment.folder.name: finding_record(folder, experiment.at_own_rates())
                 for experiment in experiments
                 if kinds[experiment.folder.name] == "finding"
             },
             {
-                experiment.folder.name: as_text(keep(experiment))
+                experiment.folder.name: as_text(keep(experiment.at_own_rates()))
                 for experiment in experiments
                 if kinds[experiment.folder.name] == "experiment"
             },

@@ -61,7 +61,7 @@ def publish(
     for source in sources:
         if unsealed := fileset.files_without_checksum(source.folder):
             raise LogError(f"{source.folder}: {unsealed[0]}; runs of older versions must be run again")
-    experiments = [demand_whole(load(source.folder, strict=True)) for source in sources]
+    experiments = [demand_whole(load(source.folder, strict=True).at_all_rates) for source in sources]
     parts = tuple(
         part_of(source, experiment) for source, experiment in zip(sources, experiments, strict=True)
     )

@@ -343,7 +343,8 @@ class Head(Settings):
 def rate_faults(factors: Sequence[float]) -> Iterator[str]:
     """What is wrong with the multiples of learning rates."""
     if factors and 1 not in factors:
-        yield f"rates: must have 1, each arm's own learning rate; write {sorted({*factors, 1.0})}"
+        with_own = ", ".join(f"{factor:g}" for factor in sorted({*factors, 1.0}))
+        yield f"rates: must have 1, each arm's own learning rate; write [{with_own}]"
     if any(not low * LEAST_RATIO <= high for low, high in pairwise(sorted(factors))):
         yield f"rates: must be at least a factor of {LEAST_RATIO} apart; leave out one of two that are closer"
     if len(factors) > MOST_RATES:
@@ -442,6 +443,13 @@ def read_draft(
     if isinstance(head, Head) and arms and head.control not in ("", *names):
         faults.append(no_such("arm", head.control, "control", names))
     tasks = select_tasks(tops.get("tasks"), listed_tasks, folder, faults)
+    if not isinstance(head, Bad):
+        task_names = {**listed_tasks, **tasks}  # `--set tasks` may leave some out
+        faults += [
+            no_such("task", name, "rate_tasks", task_names)
+            for name in head.rate_tasks
+            if name not in task_names
+        ]
     algorithms = {arm.name: arm.algorithm for arm in arms}
     for assignment in assignments:
         if len(assignment[0]) > 1:

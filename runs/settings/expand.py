@@ -18,7 +18,6 @@ from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
 from grpobench.runs.settings.layers import SETTINGS, TASK, fields_of, lay, read_assignment
-from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Bad, KeyPath, join
 
@@ -152,8 +151,6 @@ def at_rates(
     origins: dict[str, RateOrigin] = {}
     names = {arm.name for arm in draft.arms}
     rate_tasks = draft.head.rate_tasks or tuple(draft.tasks)
-    if strange := [task for task in draft.head.rate_tasks if task not in draft.tasks]:
-        faults += [no_such("task", task, "rate_tasks", draft.tasks) for task in strange]
     for arm in draft.arms:
         arms.append(arm)
         tasks = tuple(task for task in rate_tasks if arm.tasks is None or task in arm.tasks)
@@ -185,8 +182,10 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
         if runs and arm.optional and (why := rules.left_out(runs[0])):
             left_out += [f"{arm.name} on {task}: {why}"] * (arm.rate_factor == 1)
         elif runs:
-            reasons = [*rules.incompatible(runs[0]), *overlong(runs)]
-            faults += [f"arm {arm.name} on {task}: {why}" for why in reasons]
+            name = arm.name if arm.rate_factor == 1 else arm.origin
+            reasons = [f"arm {name} on {task}: {why}" for why in rules.incompatible(runs[0])]
+            reasons += [f"arm {arm.name} on {task}: {why}" for why in overlong(runs)]
+            faults += [reason for reason in reasons if reason not in faults]  # once, not at every rate
             configs += runs
     if isinstance(draft.head, Head) and len(draft.head.name) > LONGEST:
         faults.append(f"name: must have at most {LONGEST} letters, not {len(draft.head.name)}")
@@ -250,9 +249,14 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
     algorithm, train = built.pop(SETTINGS), built["train"]
     learning_rate = rates(train.learning_rate, algorithm.trained_roles)
     if arm.rate_factor != 1:
-        learning_rate["policy"] = float(
-            f"{arm.rate_factor * learning_rate['policy']:.12g}"
-        )  # 3e-4, not 3.0…4e-4
+        rate = float(f"{arm.rate_factor * learning_rate['policy']:.12g}")  # 3e-4, not 3.0…4e-4
+        if rate >= 1:
+            faults.append(
+                f"rates: {arm.origin} on {task} would have the learning rate {rate:g} at {arm.rate_factor:g} "
+                f"times its own, and rates must be below 1; leave out {arm.rate_factor:g}"
+            )
+            return []
+        learning_rate["policy"] = rate
     built["train"] = dataclasses.replace(train, learning_rate=learning_rate)
     built["algorithm"] = algorithm
     built["dialect"] = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""

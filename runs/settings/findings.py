@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
+from grpobench.analysis.measure import Measure
+from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import RECIPES, Recipe, locate, read_table
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
@@ -47,9 +49,16 @@ class FindingFile:
         table = {"summary": self.finding.claim, **self.scales[scale]}
         source = f"{self.finding.name} [{scale}]"
         recipe = read_table(table, self.text, name, self.folder, sets, source)
-        cells = {(config.arm, config.task.name) for config in recipe.runs()}
-        arm_names = ", ".join(dict.fromkeys(config.arm for config in recipe.runs()))
+        own = recipe.runs_at_own_rates()
+        cells = {(config.arm, config.task.name) for config in own}
+        arm_names = ", ".join(dict.fromkeys(config.arm for config in own))
         faults = [
+            f"{_kind(measurement)} {measurement.name!r}: outcome {measurement.outcome} compares learning "
+            f"rates, and the recipe has one for each arm; write rates = [0.5, 1, 2] in [{scale}]"
+            for measurement in self.finding.measured
+            if Measure.read(measurement.outcome).kind == "rate" and not recipe.rate_arms
+        ]
+        faults += [
             f"{_kind(measurement)} {measurement.name!r}: contrast: no run of {arm_pattern}; "
             f"the recipe has {arm_names}"
             for measurement in self.finding.measured
@@ -62,6 +71,12 @@ class FindingFile:
         if faults:
             raise ConfigError(faults, source)
         return recipe
+
+
+def registered_runs(finding: Finding, recipe: Recipe) -> list[RunConfig]:
+    """The runs that the rule of a finding reads: those at the arms' own learning rates, and all if an outcome
+    is measured over rates."""
+    return recipe.runs() if finding.over_rates else recipe.runs_at_own_rates()
 
 
 def _kind(measurement: Test | Check) -> str:

@@ -75,7 +75,8 @@ class Recipe:
     def __repr__(self) -> str:
         """Its arms, tasks, seeds and updates, a line each."""
         columns: dict[str, list[Any]] = {
-            "arms": [config.arm for config in self.configs],
+            "arms": [config.arm for config in self.runs_at_own_rates()],
+            "rates": [f"{factor:g}" for factor in sorted(self.head.rates)],
             "tasks": [config.task.name for config in self.configs],
             "seeds": [config.seed for config in self.configs],
             "updates": [config.train.steps for config in self.configs],
@@ -87,7 +88,9 @@ class Recipe:
             *([self.summary] * bool(self.summary)),
         ]
         lines += [
-            f"{key:<7}  {', '.join(map(str, dict.fromkeys(values)))}" for key, values in columns.items()
+            f"{key:<7}  {', '.join(map(str, dict.fromkeys(values)))}"
+            for key, values in columns.items()
+            if values
         ]
         return "\n".join([*lines, *(f"left out: {why}" for why in self.left_out)])
 

@@ -390,8 +390,9 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "pass_base": ":1",
         "also": ":sums/greedy/correct",
         "also_shift": ":sums/greedy/correct",
+        "rate": ":best",
     }
-    beside = ("also", "also_shift")  # of which these logs have nothing
+    beside = ("also", "also_shift", "rate")  # of which these logs have nothing
     for kind in KINDS:
         measured = values_of(loaded, kind + arguments_by_kind.get(kind, ""), {})
         assert set(measured) == {A2, B1} and bool(nan(measured)) == (kind in beside), kind

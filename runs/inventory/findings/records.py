@@ -11,7 +11,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.parts import is_in, read_part, with_part
 from grpobench.runs.settings import stored
-from grpobench.runs.settings.findings import FindingFile, findings, read_finding
+from grpobench.runs.settings.findings import FindingFile, findings, read_finding, registered_runs
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -100,7 +100,7 @@ def differences(study: FindingFile, scale: str, folder: Path, part: Record | Non
     missing, and settings that are others. More runs than these are none. Nothing where this machine cannot
     tell."""
     try:
-        configs = study.recipe(scale).runs()
+        configs = registered_runs(study.finding, study.recipe(scale))
     except ConfigError:  # such as data that are not here
         return []
     absent, altered = [], dict[str, list[str]]()

@@ -13,6 +13,7 @@ from grpobench.runs.inventory.findings.parts import announced
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.settings import stored
+from grpobench.runs.settings.findings import registered_runs
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
 
@@ -31,7 +32,8 @@ def register(
     """
     folder = out / recipe.name
     begun = sorted(path.parent.name for path in folder.glob("*/run.toml"))
-    settings = {config.folder: settings_digest(stored.dump(config)) for config in recipe.runs()}
+    configs = registered_runs(finding, recipe)
+    settings = {config.folder: settings_digest(stored.dump(config)) for config in configs}
     if (folder / FILE).exists():
         existing = read_registration(folder)
         if begun or (existing.finding.digest, existing.settings) == (finding.digest, settings):
