@@ -18,9 +18,8 @@ Rows = Sequence[Mapping[str, float]]
 MODES = ("greedy", "sampled", "likelihood")
 BUDGETS = ("updates", "tokens", "seconds", "flops")
 OVER_RATES: Mapping[str, str] = {
-    "best": "its accuracy at the arm's best learning rate, which other seeds choose",
-    "loss-at-half": "how much lower its accuracy is at half the best rate",
-    "loss-at-twice": "how much lower its accuracy is at twice the best rate",
+    "loss-at-half": "how much lower its accuracy is at half the arm's own rate",
+    "loss-at-twice": "how much lower its accuracy is at twice the arm's own rate",
     "octaves": "over how many factors of two of the rate its accuracy stays within the margin of its best",
 }
 """Numbers of a seed from the arm's runs at all learning rates."""

@@ -261,9 +261,8 @@ def metric_words(name: str) -> str:
 
 
 AT_RATES: Mapping[str, str] = {
-    "best": "final accuracy at the best learning rate",
-    "loss-at-half": "accuracy lost at half the best learning rate",
-    "loss-at-twice": "accuracy lost at twice the best learning rate",
+    "loss-at-half": "accuracy lost at half the learning rate",
+    "loss-at-twice": "accuracy lost at twice the learning rate",
     "octaves": "width of the learning rate (octaves)",
 }
 

@@ -11,7 +11,7 @@ import pandas as pd
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.measure import OF_STEPS, Measure
 from grpobench.analysis.runfolder.experiment import Experiment, Run
-from grpobench.analysis.statistics.rates import cross_fit, sensitivity, width_in_octaves
+from grpobench.analysis.statistics.rates import width_in_octaves
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
@@ -236,9 +236,12 @@ def _of_curve(arm_curve: ArmCurve, argument: str) -> Mapping[int, float]:
             for index, seed in enumerate(curve.seeds)
         }
         return {seed: width_in_octaves(of_seed, arm_curve.margin)[0] for seed, of_seed in alone.items()}
-    if argument == "best":
-        return cross_fit(curve) if len(curve.seeds) > 1 else {}
-    return sensitivity(curve, -1 if argument == "loss-at-half" else 1)
+    # Not at the best rate: seeds that choose it together are not independent, and their tests err too often.
+    index = arm_curve.points.index(arm_curve.at_own_rate)
+    other = curve.neighbor(index, -1 if argument == "loss-at-half" else 1)
+    if other is None:
+        return {}
+    return dict(zip(curve.seeds, map(float, curve.scores[index] - curve.scores[other]), strict=True))
 
 
 def _wrong_length(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:

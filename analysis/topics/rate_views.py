@@ -16,7 +16,6 @@ from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import BAND, Look, Sheet, look
 from grpobench.analysis.figures.table import PAIR, PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment
-from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.verdicts import no_difference
 from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, sweep_value
 from grpobench.analysis.topics.rates import ArmAtRate, ArmCurve, RatePair, RateStudy
@@ -25,19 +24,19 @@ PAIRS_NOTE = (
     "Differences in points of final accuracy, first − second. Best rates: each arm at the learning rate with "
     "its highest mean. Difference there: cross-fitted, one half of the seeds chooses the rates and the other "
     "half is read, over all halves. Its 95 % interval and adjusted p are those of a test that no choice of "
-    "rates can bias: it rejects only if some rate of one arm beats every rate of the other, corrected over "
-    "rates and over the pairs of the task. Half, twice: both arms at half and at twice their best rates, or "
-    "at the nearest rate tried beyond. Rate-robust: the arms differ at best rates, and the difference has "
-    "the same sign at half and at twice. Depends on the rate: the arms differ at some rate, but that does "
-    "not hold. Best rate at an edge: the arms differ at best rates, but rates beyond were not tried. Own "
-    "rates: those of the recipe."
+    "rates can bias: it rejects only if for each rate of one arm some rate of the other is better, corrected "
+    "over rates; p also over the pairs of the task. Half, twice: both arms at half and at twice their best "
+    "rates, or at the nearest rate tried beyond. Rate-robust: the arms differ at best rates, and the "
+    "difference has the same sign at half and at twice. Depends on the rate: the arms differ at some rate, "
+    "but that does not hold. Best rate at an edge: the arms differ at best rates, but rates beyond were not "
+    "tried. Own rates: those of the recipe."
 )
 CURVES_NOTE = (
     "Mean final accuracy in % over the seeds; F: how many runs failed (collapsed, diverged, or ended below "
     "their base); * marks the best rate. Lost at half, at twice: points that the arm loses at half and at "
-    "twice its best rate (or the nearest rate tried beyond), cross-fitted, with the 95 % t interval over "
-    "seeds. Octaves: over how many factors of two of the rate the mean stays within the margin of the best; "
-    "≥ where it still does at an end of the grid."
+    "twice its best rate (or the nearest rate tried beyond), cross-fitted. Octaves: over how many factors of "
+    "two of the rate the mean stays within the margin of the best; ≥ where it still does at an end of the "
+    "grid."
 )
 
 
@@ -92,7 +91,7 @@ def rate_curves_table(study: RateStudy | None) -> PrintedTable:
                 _rate(curve.at_own_rate.rate),
                 *(_accuracy_words(by_factor.get(factor), best) for factor in factors),
                 _rate(best.rate) if best else NONE,
-                *map(_loss_words, losses),
+                *(points(loss) if math.isfinite(loss) else NONE for loss in losses),
                 f"{'≥ ' * (open_below or open_above)}{number(octaves, 1)}",
             ]
         )
@@ -125,13 +124,6 @@ def _flat(pair: RatePair) -> dict[str, Any]:
 
 def _rate(rate: float) -> str:
     return sweep_value(rate) if math.isfinite(rate) else NONE
-
-
-def _loss_words(loss: Estimate) -> str:
-    if not math.isfinite(loss.value):
-        return NONE
-    bounds = f" ({interval(loss.low, loss.high, points)})" * math.isfinite(loss.low)
-    return f"{points(loss.value)}{bounds}"
 
 
 def _accuracy_words(point: ArmAtRate | None, best: ArmAtRate | None) -> str:
@@ -212,8 +204,10 @@ def _draw_accuracies(axes: Axes, curves: Sequence[ArmCurve], style: Look) -> Non
                 markeredgecolor=color,
                 markeredgewidth=1.1,
             )
-        own = curve.at_own_rate.rate
-        axes.plot([own, own], [0, 0.03], transform=axes.get_xaxis_transform(), color=color, linewidth=2.5)
+        own_rate = curve.at_own_rate.rate
+        axes.plot(
+            [own_rate, own_rate], [0, 0.03], transform=axes.get_xaxis_transform(), color=color, linewidth=2.5
+        )
 
 
 def _draw_failures(axes: Axes, curves: Sequence[ArmCurve], style: Look) -> None:

@@ -98,10 +98,10 @@ class ArmCurve:
             at_rates.append(f"{percent(point.accuracy.value)} % at {sweep_value(point.rate)}{beside}")
         return f"{self.task}: {self.arm}: {', '.join(at_rates)}"
 
-    def loss(self, side: int) -> Estimate:
+    def loss(self, side: int) -> float:
         """How much accuracy the arm loses at half (−1) or twice (1) its best rate, cross-fitted; NaN where no
-        such rate was tried."""
-        return seed_mean([*sensitivity(self.curve, side).values()])
+        such rate was tried. It has no interval: the seeds share the choice of the rate."""
+        return seed_mean([*sensitivity(self.curve, side).values()]).value
 
     @property
     def octaves(self) -> tuple[float, bool, bool]:
@@ -295,7 +295,7 @@ def compare_curves(task: str, curves: Sequence[ArmCurve], control: str = "") -> 
     if not pairs:
         return []
     margin = curves[0].margin
-    own = _compared(task, {arm: curve.at_own_rate for arm, curve in by_arm.items()}, margin, control)
+    at_own = _compared(task, {arm: curve.at_own_rate for arm, curve in by_arm.items()}, margin, control)
     equal = {
         rate: _compared(task, _at_rate(by_arm, rate), margin, control)
         for rate in shared_rates([[point.rate for point in curve.points] for curve in curves])
@@ -306,7 +306,7 @@ def compare_curves(task: str, curves: Sequence[ArmCurve], control: str = "") -> 
             task,
             (by_arm[a], by_arm[b]),
             at_best,
-            own.get((a, b)),
+            at_own.get((a, b)),
             {rate: compared[a, b] for rate, compared in equal.items() if (a, b) in compared},
         )
         for (a, b), at_best in zip(pairs, best, strict=True)
@@ -341,7 +341,7 @@ def _rate_pair(
     task: str,
     curves: tuple[ArmCurve, ArmCurve],
     at_best: BestRatePair,
-    own: Comparison | None,
+    at_own: Comparison | None,
     equal: Mapping[float, Comparison],
 ) -> RatePair:
     first, second = curves
@@ -354,7 +354,7 @@ def _rate_pair(
         if point.missing
     ]
     verdict = _verdict(at_best, first.margin) if not late else "unresolved"
-    conclusion, why = _conclude(curves, at_best, verdict, (at_half, at_twice), own, equal)
+    conclusion, why = _conclude(curves, at_best, verdict, (at_half, at_twice), at_own, equal)
     if late or None in bests:
         conclusion, why = WAITS, "; ".join(late) or "no seed has a result at every rate"
     return RatePair(
@@ -366,7 +366,7 @@ def _rate_pair(
         verdict=verdict,
         at_half=at_half,
         at_twice=at_twice,
-        at_own=own,
+        at_own=at_own,
         at_equal=equal,
         conclusion=conclusion,
         why=why,
@@ -398,12 +398,12 @@ def _conclude(
     at_best: BestRatePair,
     verdict: Verdict,
     beyond: tuple[float, float],
-    own: Comparison | None,
+    at_own: Comparison | None,
     equal: Mapping[float, Comparison],
 ) -> tuple[Conclusion, str]:
     """What holds over learning rates, and why."""
     effect = f"{points(at_best.effect)} points at best rates"
-    by_rate = [("own rates", own), *((sweep_value(rate), pair) for rate, pair in equal.items())]
+    by_rate = [("own rates", at_own), *((sweep_value(rate), pair) for rate, pair in equal.items())]
     differ_at = [
         f"{words} ({points(pair.effect)})"
         for words, pair in by_rate
@@ -447,8 +447,8 @@ def _curve_row(curve: ArmCurve) -> dict[str, Any]:
         "arm": curve.arm,
         "best_rate": best.rate if best else None,
         "own_rate": curve.at_own_rate.rate,
-        "loss_at_half": curve.loss(-1).value,
-        "loss_at_twice": curve.loss(1).value,
+        "loss_at_half": curve.loss(-1),
+        "loss_at_twice": curve.loss(1),
         "octaves": octaves,
         "octaves_open_below": open_below,
         "octaves_open_above": open_above,

@@ -89,12 +89,12 @@ def accuracy_lines(facts: Facts) -> list[str]:
     shown_columns = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
     head, *rows = ([row[index] for index in shown_columns] for row in (table.header, *table.rows))
     verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
-    own = ""
+    at_rates = ""
     if curves := facts.tables.get("rate_curves"):
-        own = " at own learning rates"
+        at_rates = " at own learning rates"
         over_rates = [f"{curves.title}:", *curves.text(), *rate_lines(facts.numbers.rates)]
-        verdicts = [*over_rates, f"Verdicts{own}:", *verdicts]
-    title = f"{table.title}{own}, in percent:"
+        verdicts = [*over_rates, f"Verdicts{at_rates}:", *verdicts]
+    title = f"{table.title}{at_rates}, in percent:"
     return [facts.headline, title, *plain(head, rows).text(), *verdicts, *warnings]
 
 

@@ -49,9 +49,9 @@ class FindingFile:
         table = {"summary": self.finding.claim, **self.scales[scale]}
         source = f"{self.finding.name} [{scale}]"
         recipe = read_table(table, self.text, name, self.folder, sets, source)
-        own = recipe.runs_at_own_rates()
-        cells = {(config.arm, config.task.name) for config in own}
-        arm_names = ", ".join(dict.fromkeys(config.arm for config in own))
+        configs = recipe.runs_at_own_rates()
+        cells = {(config.arm, config.task.name) for config in configs}
+        arm_names = ", ".join(dict.fromkeys(config.arm for config in configs))
         faults = [
             f"{_kind(measurement)} {measurement.name!r}: outcome {measurement.outcome} compares learning "
             f"rates, and the recipe has one for each arm; write rates = [0.5, 1, 2] in [{scale}]"
