@@ -117,7 +117,8 @@ def render_page(
     labels = numbers.shown.labels
     over_rates = labeled.rates.words if labeled.rates else {}
     tables = {name: table.relabeled(labels) for name, table in facts.tables.items()}
-    return templates().get_template("report.html.j2").render(
+    template = templates().get_template("report.html.j2")
+    return template.render(
         experiment=experiment,
         head=describe_head(facts),
         subtitle=describe_subtitle(facts),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
@@ -51,6 +52,11 @@ def begin_server() -> None:
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     with environment(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths))):
         forkserver.ensure_running()
+
+
+def tell_loaded(sender: Any) -> None:
+    """Send which of `LOADED` this process has without having imported it."""
+    sender.send([name for name in LOADED if name in sys.modules])
 
 
 class Forked(FORKING.Process):  # type: ignore[misc]
