@@ -104,7 +104,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
 
 
 def test_reports_and_figures_need_no_torch(plain: Say, tmp_path: Path) -> None:
-    folder = Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",)).write(tmp_path)
+    few = {"steps": 4, "every": 2, "problems": 4, "test_problems": 4}
+    folder = Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",), **few).write(tmp_path)
     done = plain("report", str(folder), "--format", "html")
     assert done.returncode == 0, done.stderr
     assert "<svg" in (folder / "report/index.html").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -92,18 +93,23 @@ VERDICTS: Mapping[str, tuple[str, str]] = {
 """Verdict on an arm against its base -> its sign in the overview, and what it means."""
 
 
-def render_page(
-    facts: Facts, drawn: Sequence[EmbeddedFigure], home: str = "..", papers: Mapping[str, str] | None = None
-) -> str:
-    """The whole page as text. `home` is the path from the page to the experiment folder, `papers` the paper
-    of each algorithm by name."""
-    environment = Environment(
+@cache
+def templates() -> Environment:
+    """The Jinja environment of the page. It keeps the templates that it has compiled."""
+    return Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def render_page(
+    facts: Facts, drawn: Sequence[EmbeddedFigure], home: str = "..", papers: Mapping[str, str] | None = None
+) -> str:
+    """The whole page as text. `home` is the path from the page to the experiment folder, `papers` the paper
+    of each algorithm by name."""
     by_name = {embedded.name: embedded for embedded in drawn}
     experiment, numbers, labeled = facts.experiment, facts.numbers, facts.numbers.labeled
     views = run_views(facts, home)
@@ -111,7 +117,8 @@ def render_page(
     labels = numbers.shown.labels
     over_rates = labeled.rates.words if labeled.rates else {}
     tables = {name: table.relabeled(labels) for name, table in facts.tables.items()}
-    return environment.get_template("report.html.j2").render(
+    template = templates().get_template("report.html.j2")
+    return template.render(
         experiment=experiment,
         head=describe_head(facts),
         subtitle=describe_subtitle(facts),

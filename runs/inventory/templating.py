@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ REWORDED = {"half as dear again": "1.5 times as expensive"}
 """Words of registered rules, whose digests their texts must keep, and what pages say instead."""
 
 
+@cache
 def templates() -> Environment:
-    """The Jinja environment of the pages."""
+    """The Jinja environment of the pages. It keeps the templates that it has compiled."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,

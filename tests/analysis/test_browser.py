@@ -164,7 +164,9 @@ def test_the_field_of_a_table_finds_the_sentences_below_it(browser: Browser, tmp
     few = {"steps": 4, "every": 2, "problems": 4, "test_problems": 4}
     arms, tasks = ("grpo", "ppo", "gspo", "dpo"), ("arithmetic", "nanobias")
     root = Synthetic(arms=arms, tasks=tasks, **few).write(tmp_path)
-    browser.show(write_report(root, ["html"]), 1400, "light")
+    with drawing("final_accuracy"):
+        page = write_report(root, ["html"])
+    browser.show(page, 1400, "light")
     browser.ask(
         "(() => { const field = document.querySelector('#table-comparisons .find');"
         " field.value = 'nanobias gspo'; field.dispatchEvent(new Event('input')); })()"

@@ -189,7 +189,7 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
         in on_axes.sentence
     )
     assert on_axes.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
-    page = words(root)
+    page = words(facts)
     assert "depends on what is held equal (updates, generated tokens or seconds) for 1 of 1 pairs" in page
     assert f"<li>{on_axes.sentence}</li>" in page
 

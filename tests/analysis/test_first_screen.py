@@ -129,7 +129,7 @@ def test_differences_to_the_best_arm_or_to_the_control_stand_on_the_first_screen
         )
         assert shown.effect == pytest.approx((-0.2, -0.4)[column - 1], abs=0.003)
         assert table.rows["ab".index("b" if best == "a" else "a")][column].endswith(" ≈")
-    page = words(facts.experiment.folder)
+    page = words(facts)
     assert page.index('id="table-differences"') < page.index('<h2 id="warnings">')
     root = root_of(tmp_path)
     described = json.loads((root / "experiment.json").read_text())
@@ -165,7 +165,7 @@ def test_every_unresolved_pair_is_named_with_the_seeds_it_needs(tmp_path: Path) 
     assert 11 <= needed.equivalence <= 13
     (row,) = facts.tables["unresolved"].rows
     assert row[4:6] == ["38", f"{needed.equivalence:.0f}"]
-    page = words(root)
+    page = words(facts)
     assert f'<td class="text">a ? b</td><td class="number">−1.0</td><td class="number">{row[4]}</td>' in page
     content = as_json(facts)
     assert content["tables"]["unresolved"][0]["seeds_for_difference"] == 38
@@ -258,7 +258,7 @@ def test_the_gravest_warnings_stand_on_the_first_screen(tmp_path: Path) -> None:
     facts = gather(load(root))
     gravities = [warning.gravity for warning in facts.warnings]
     assert gravities == sorted(gravities, reverse=True) and facts.warnings[0].gravity == Gravity.FAULT
-    page = words(root)
+    page = words(facts)
     first = page[: page.index('<h2 id="warnings">')]
     assert "1 of 18 runs has no final accuracy" in first
     assert page.index("1 of 18 runs has no final accuracy") < page.index("3 seeds allow no verdict")
@@ -273,7 +273,7 @@ def test_every_figure_and_table_has_its_place(facts: Facts) -> None:
     assert set(FIGURES) == {name for kind, name in placed_parts if kind == "figure"} | set(FIRST)
     placed = {name for kind, name in placed_parts if kind == "table"} | {"overview", "differences", "runs"}
     assert not set(facts.tables) - placed
-    page = words(facts.experiment.folder)
+    page = words(facts)
     assert all(f'id="table-{name}"' in page for name in facts.tables)
 
 

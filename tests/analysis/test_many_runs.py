@@ -51,8 +51,8 @@ sys.exit(cli.main(["report", *sys.argv[3:]]))
     ids=["three figures", "every figure"],
 )
 def test_copied_experiment_is_reported_without_torch_byte_for_byte(figures: str, tmp_path: Path) -> None:
-    small = {"tasks": ["arithmetic"], "steps": 4, "every": 2, "problems": 4, "test_problems": 4}
-    root = Synthetic(**small).write(tmp_path / "here")  # type: ignore[arg-type]
+    small = {"steps": 4, "every": 2, "problems": 4, "test_problems": 4}
+    root = Synthetic(("grpo", "ppo"), ("arithmetic",), **small).write(tmp_path / "here")  # type: ignore[arg-type]
     copy = shutil.copytree(root, tmp_path / "there" / root.name)
     trap = tmp_path / "trap"
     (trap / "torch").mkdir(parents=True)

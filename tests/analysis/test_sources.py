@@ -219,7 +219,7 @@ def test_answers_cut_before_the_letter_are_a_format_gain_in_every_headline(tmp_p
     assert (row["readable_part"], row["answers_part"]) == (pytest.approx(0.375), pytest.approx(0.0))
     assert row["commonest_share_after"] == 0.75
     sentence = "grpo on bbq: the gain of +37.5 points is format"
-    page = words(root)
+    page = words(facts)
     assert sentence in facts.headline and sentence in [warning.title for warning in facts.warnings]
     assert page.count(sentence) > 1
     assert "0.0 % of its answers could be read before training and 100.0 % after" in page
@@ -241,7 +241,7 @@ def test_better_answers_are_no_format_and_no_box(tmp_path: Path) -> None:
     facts = gather(load(root))
     (row,) = facts.tables["sources"].frame.to_dict("records")
     assert (row["origin"], row["readable_part"]) == (ANSWERS, 0.0)
-    assert not describe_sources(facts.numbers).lines and "points is format" not in words(root)
+    assert not describe_sources(facts.numbers).lines and "points is format" not in words(facts)
 
 
 def test_a_gain_below_the_margin_is_in_the_table_alone(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_finished_run_without_metrics_is_named_and_comparisons_stay_open(
         "waits for runs without a result: grpo seed 1 (finished without data)"
     )
     assert facts.tables["accuracy"].rows[0][6].startswith("– (finished without data)")
-    page = words(root)
+    page = words(facts)
     assert page.index('id="warnings"') < page.index("comparisons resolved")
     assert f"{RUN}: metrics.jsonl is missing or empty, so the run is not counted" in page
     assert "6 planned: 5 finished, 1 finished without data" in page
@@ -149,7 +149,7 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
         == "waits for runs without a result: ppo seed 2 (crashed), 3 (missing)"
     )
     assert "5 planned: 2 finished, 1 diverged, 1 crashed, 1 missing; and 1 that were not planned" in (
-        words(root)
+        words(facts)
     )
     assert alarms_of(root)["Not as planned"] == [
         "not planned in experiment.json, but counted: grpo-arithmetic-s2"

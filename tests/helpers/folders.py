@@ -16,7 +16,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from helpers import stand_ins
-from helpers.warm import FORKING, LOADED
+from helpers.warm import FORKING, begin_server
 
 CONFIG = RunConfig(
     "experiment",
@@ -35,7 +35,7 @@ CONFIG = RunConfig(
 
 def saving(folder: Path) -> BaseProcess:
     """A process that logs and saves step after step into a run folder until it is killed; it has begun."""
-    FORKING.set_forkserver_preload(LOADED)
+    begin_server()
     here, there = FORKING.Pipe()
     child: BaseProcess = FORKING.Process(target=save_on, args=(folder, there))
     child.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.tools import faults
-from helpers.warm import FORKING, LOADED
+from helpers.warm import FORKING, begin_server
 
 
 def at(fault: str, folder: Path, work: Callable[..., Any], *arguments: Any) -> int:
@@ -16,7 +16,7 @@ def at(fault: str, folder: Path, work: Callable[..., Any], *arguments: Any) -> i
     fault is in `folder`, and must come about."""
     folder.mkdir(exist_ok=True)
     (folder / fault).touch()
-    FORKING.set_forkserver_preload(LOADED)
+    begin_server()
     around = {name: value for name, value in os.environ.items() if name.startswith("GRPOBENCH_")}
     around[faults.VARIABLE] = str(folder)
     child = FORKING.Process(target=begin, args=(around, work, arguments))

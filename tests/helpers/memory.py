@@ -15,7 +15,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import Decoding
 from helpers.toys import models_for, rollouts
-from helpers.warm import FORKING, LOADED
+from helpers.warm import FORKING, begin_server
 
 
 def hold_tokens(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
@@ -81,7 +81,7 @@ def read_with_little(sender: Any) -> None:
 
 def in_a_fresh_process(target: Callable[[Any], None]) -> Any:
     """What a function sends: in a process whose memory nobody has used before."""
-    FORKING.set_forkserver_preload(LOADED)
+    begin_server()
     receiver, sender = FORKING.Pipe(duplex=False)
     process = FORKING.Process(target=target, args=(sender,))
     process.start()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.page import render_page
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import visible
 
 
-def words(root: Path) -> str:
-    """The report's page of an experiment as it is written, but for the figures: they take most of its
-    time."""
-    return visible(render_page(gather(load(root)), []))
+def words(source: Path | Facts) -> str:
+    """The report's page of an experiment as it is written, but for the figures: they take most of its time.
+    `source` is its folder, or its facts where a test has gathered them."""
+    return visible(render_page(source if isinstance(source, Facts) else gather(load(source)), []))
 
 
 @contextmanager

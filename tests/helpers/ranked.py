@@ -19,7 +19,7 @@ from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.train.devices import joined
 from helpers.batches import data
 from helpers.toys import backward, models_for, off_policy
-from helpers.warm import FORKING, LOADED
+from helpers.warm import FORKING, begin_server
 
 Result = tuple[dict[str, torch.Tensor], dict[str, float]]
 """(gradient by role and parameter, metrics)."""
@@ -27,7 +27,7 @@ Result = tuple[dict[str, torch.Tensor], dict[str, float]]
 
 def in_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """`function(ranks, *given)` of every rank. Each gives the same result where the function makes it so."""
-    FORKING.set_forkserver_preload(LOADED)
+    begin_server()
     with tempfile.TemporaryDirectory() as folder:
         shared_folder = Path(folder)
         processes = [

@@ -26,7 +26,7 @@ from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL
 from grpobench.runs.train.progress import Progress
-from helpers.warm import FORKING, LOADED
+from helpers.warm import FORKING, begin_server
 from helpers.whole_runs import rows, timeless
 
 NEW_MOUNTS, NEW_USERS, PRIVATE, RECURSIVE = 0x00020000, 0x10000000, 1 << 18, 1 << 14
@@ -41,7 +41,7 @@ def on_small_disk(
 ) -> Any:
     """What `story(disk, *arguments)` returns in a process for which `disk` is such a file system, `small`
     or `limited`. Skips the test where the system does not allow one."""
-    FORKING.set_forkserver_preload(LOADED)
+    begin_server()
     ours, theirs = FORKING.Pipe()
     disk.mkdir()
     child = FORKING.Process(target=begin, args=(disk, mount, story, arguments, theirs))

@@ -11,7 +11,10 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
+from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 from grpobench.runs.experiment import trial, worker
@@ -23,7 +26,9 @@ LOADED = [
     "torch",
     "transformers.modeling_utils",
     "grpobench.runs.train.execute",
-    "grpobench.runs.models.nano",
+    "torch.profiler",
+    "pydantic.type_adapter",
+    "helpers.loaded",
 ]
 
 
@@ -40,6 +45,20 @@ def begin(target: Callable[..., None], arguments: tuple[Any, ...], around: dict[
     target(*arguments)
 
 
+def begin_server() -> None:
+    """Start the server that processes are forked from, unless it is there. It finds this package by its
+    environment: Python 3.11 does not tell it the path of its parent."""
+    FORKING.set_forkserver_preload(LOADED)
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    with environment(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths))):
+        forkserver.ensure_running()
+
+
+def tell_loaded(sender: Any) -> None:
+    """Send which of `LOADED` this process has without having imported it."""
+    sender.send([name for name in LOADED if name in sys.modules])
+
+
 class Forked(FORKING.Process):  # type: ignore[misc]
     """A process with the environment of its launcher at its start."""
 
@@ -51,9 +70,8 @@ class Forked(FORKING.Process):  # type: ignore[misc]
 
     def start(self) -> None:
         self.around.update(os.environ)
-        FORKING.set_forkserver_preload(LOADED)
-        with environment(OMP_NUM_THREADS="1"):
-            super().start()
+        begin_server()
+        super().start()
 
 
 class Warm:

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import referencing.exceptions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.tasks.data.tables import DataError
@@ -217,7 +217,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=60).map("".join) | st.text(max_size=80))
-@settings(max_examples=300)
 def test_the_verifier_is_total(text: str) -> None:
     verdict = grade(text)
     assert set(verdict.scores) == set(JSONSchema.scores)
@@ -234,7 +233,6 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*DOCUMENT, "more"]), VALUES, max_size=5))
-@settings(max_examples=300)
 def test_scores_are_those_of_jsonschema_and_of_equality(document: Mapping[str, Any]) -> None:
     """`valid` as the library says without our reader; `correct` only for the one right document."""
     text = json.dumps(document)
@@ -247,7 +245,6 @@ def test_scores_are_those_of_jsonschema_and_of_equality(document: Mapping[str, A
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), st.text(alphabet="ab \n'`#", max_size=20))
-@settings(max_examples=200)
 def test_a_document_is_found_as_json_reads_it(document: Mapping[str, Any], prose: str) -> None:
     assert documents.find(f"{prose}{json.dumps(document)}{prose}") == document
 

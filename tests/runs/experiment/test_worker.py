@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from helpers import stand_ins
 from helpers.experiments import recipe
+from helpers.memory import in_a_fresh_process
+from helpers.warm import LOADED, tell_loaded
 
 from grpobench.runs.experiment.worker import STOP, RunJob, WorkerPipe, run
 from grpobench.runs.runfolder.folder import RunFolder
@@ -99,3 +101,8 @@ def test_a_process_that_begins_keeps_a_ctrl_c_until_it_asks_for_it() -> None:
     with without_interrupts():
         output = subprocess.check_output([sys.executable, "-c", look], text=True)
     assert output == "True\n" and signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_a_forked_process_has_what_its_server_imported() -> None:
+    """A server that does not find the helpers says nothing, and each run is a second longer."""
+    assert in_a_fresh_process(tell_loaded) == LOADED

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.sampling import END, EXACT, PROMPTS, requests, same, sampler
 from helpers.toys import ARCHITECTURES, VOCABULARY
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -170,7 +170,6 @@ def test_rows_that_are_inverted_in_parts_are_drawn_as_at_once(monkeypatch: pytes
     assert torch.equal(drawn, together[0]) and torch.equal(entropy, together[1])
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     logits=st.lists(st.floats(-30, 30) | st.just(-math.inf), min_size=1, max_size=30),
     uniform=st.floats(0, 1, exclude_max=True),

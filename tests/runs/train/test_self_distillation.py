@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pages import drawing
 from helpers.toys import backward, models_for, off_policy, rollouts
 from helpers.whole_runs import after, configure, rows, run, weights
 
@@ -56,7 +57,8 @@ def test_two_steps_on_arithmetic_from_the_command_line(
     """With the default templates."""
     monkeypatch.chdir(tmp_path)
     Path("self.toml").write_text(RECIPE)
-    assert cli.main(["run", "self.toml", "--no-trial", "--set", "checkpoint.every=1"]) == 0
+    with drawing("final_accuracy"):
+        assert cli.main(["run", "self.toml", "--no-trial", "--set", "checkpoint.every=1"]) == 0
     start = weights(POLICIES / "nano" / "model.safetensors")
     for arm in ("sdft", "sdpo", "opcd"):
         (folder,) = Path("results").glob(f"*/{arm}-arithmetic-s0")
