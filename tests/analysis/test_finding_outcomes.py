@@ -390,7 +390,7 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "pass_base": ":1",
         "also": ":sums/greedy/correct",
         "also_shift": ":sums/greedy/correct",
-        "rate": ":best",
+        "rate": ":octaves",
     }
     beside = ("also", "also_shift", "rate")  # of which these logs have nothing
     for kind in KINDS:
