@@ -348,9 +348,9 @@ def list_rate_doubts(experiment: Experiment) -> list[str]:
 
 def list_search_doubts(experiment: Experiment) -> list[tuple[str, list[str]]]:
     """Why the rates of a search may not suit their arms, the gravest first: a title without a period, and
-    lines. Empty without a search."""
+    lines. Empty without a search, and for a single arm, which nothing is compared with."""
     record = experiment.search
-    if record is None:
+    if record is None or len(experiment.arms) < 2:
         return []
     doubts = []
     failing: dict[str, str] = {}

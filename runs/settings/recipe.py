@@ -187,8 +187,8 @@ def named_search(source: str, folder: Path, faults: list[str]) -> SearchRecord |
             raise ConfigError([f"{source} has searched rates itself; name the recipe that was searched"])
         recipe = read_text(text, path.stem, home, source=str(path))
     except ConfigError as error:
-        # Without the data of the search's tasks, its settings cannot be told; the runs need no such data.
-        if not all(fault.startswith("task ") for fault in error.faults):
+        # Without the data or the model of the search its settings cannot be told; the runs need neither.
+        if not all(fault.startswith(("task ", "model.name: ")) for fault in error.faults):
             faults += [f"{SEARCHED}.recipe: {fault}" for fault in error.faults]
         return None
     steps = {config.task.name: config.train.steps for config in recipe.configs}

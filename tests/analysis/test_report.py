@@ -233,8 +233,8 @@ def test_what_all_tasks_together_leave_out_is_said(tmp_path: Path) -> None:
     left = " Left out: 4 runs without a result. Tasks left out because some arm has no result: nanobias."
     for name in ("aggregate", "improvement"):
         assert left in facts.tables[name].note
-    whole = gather(experiment_of(tmp_path / "whole", arms=("grpo", "ppo"), seeds=(1,)))
-    assert "Left out" not in whole.tables["aggregate"].note
+    finished = gather(experiment_of(tmp_path / "finished", arms=("grpo", "ppo"), seeds=(1,)))
+    assert "Left out" not in finished.tables["aggregate"].note
 
 
 def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) -> None:

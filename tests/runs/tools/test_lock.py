@@ -112,7 +112,7 @@ def test_an_owner_that_was_stopped_writes_no_more_once_it_was_taken_over(
     tmp_path: Path, elsewhere: subprocess.Popen[str]
 ) -> None:
     deadline = time.monotonic() + 30
-    while not (tmp_path / "rows").exists():
+    while not ((tmp_path / "rows").exists() and (tmp_path / "rows").read_text()):  # it is past its first row
         assert time.monotonic() < deadline
         time.sleep(0.01)
     elsewhere.send_signal(signal.SIGSTOP)
