@@ -120,6 +120,7 @@ def make_plan(
     settings = rule_of(table, seeds, extensions, faults)
     faults += rule_faults(recipe, settings)
     recipe = without_named_search(recipe, faults)
+    recipe = dataclasses.replace(recipe, configs=tuple(recipe.runs_at_own_rates()), rate_arms={})
     faults += unequal(recipe)
     faults += [fault for key, values in values_by_key.items() for fault in unsearchable(recipe, key, values)]
     outcomes = measures(recipe, settings.outcome, faults)
@@ -360,9 +361,10 @@ def said_rates(recipe: Recipe, role: Role) -> dict[str, float]:
 def read_again(
     recipe: Recipe, sets: Sequence[str], over: Sequence[str] = (), folder: Path | None = None
 ) -> Recipe:
-    """A recipe with more assignments."""
+    """A recipe with more assignments. Each arm runs at one learning rate, which the search gives it."""
     home = recipe.folder if folder is None else folder
-    return read_text(recipe.text, recipe.name, home, [*recipe.sets, *sets], recipe.name, over)
+    one_rate = ["rates=[]"] if recipe.head.rates else []
+    return read_text(recipe.text, recipe.name, home, [*recipe.sets, *sets, *one_rate], recipe.name, over)
 
 
 def stage_recipe(

@@ -145,7 +145,7 @@ def at_rates(
     if not factors:
         return draft, {}
     if sweep_values:
-        faults.append("rates: cannot be combined with sweep values (over), whose arms are not compared")
+        faults.append("rates: cannot be combined with sweep values (over); write --set rates=[]")
         return draft, {}
     arms: list[Arm] = []
     origins: dict[str, RateOrigin] = {}

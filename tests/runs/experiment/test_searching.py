@@ -18,7 +18,7 @@ from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.experiment import searching
 from grpobench.runs.experiment.experiment import ExperimentResult
 from grpobench.runs.experiment.run import ExperimentRun
-from grpobench.runs.experiment.search_plan import forecast, make_plan
+from grpobench.runs.experiment.search_plan import forecast, make_plan, stage_recipe
 from grpobench.runs.experiment.searching import Searcher, target_of
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe, read_recipe
@@ -208,6 +208,13 @@ def test_the_critic_is_searched_at_the_policys_choice(tmp_path: Path) -> None:
     assert [*critic.arms] == ["critic"] and critic.others == {"critic": {"policy": 1e-2}}
     assert record.chosen()["critic"] == {"train.learning_rate": 1e-2, "train.learning_rate.critic": 3e-1}
     assert record.chosen()["one"] == {"train.learning_rate": 1e-2}
+
+
+def test_a_recipe_that_runs_at_several_rates_is_searched_at_one(tmp_path: Path) -> None:
+    plan = make_plan(recipe_in(tmp_path, "rates = [0.5, 1, 2]\n" + RECIPE))
+    assert plan.stages == make_plan(recipe_in(tmp_path, RECIPE)).stages
+    stage, labels = stage_recipe(plan, plan.stages[0], {})
+    assert not stage.rate_arms and {arm for arm, _ in labels.values()} == {*plan.stages[0].arms}
 
 
 def test_rates_by_default_are_five_around_the_recipes(tmp_path: Path) -> None:
