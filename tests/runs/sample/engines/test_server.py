@@ -26,7 +26,9 @@ from safetensors.torch import save
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines.server import Remote
 
-PATIENCE = 1.0
+PATIENCE, SHORT_PATIENCE = 60.0, 1.0
+"""Seconds that the servers give a connection: to those that answer, and to those that must be cut. A busy machine
+may stop a test for some seconds between two requests."""
 CONNECTIONS = 60
 SLACK = 4.0
 """Seconds that a busy machine may need more."""
@@ -34,9 +36,10 @@ VOCABULARY = tiny(seed=1).config.vocab_size
 BROKEN = 13
 """The token at which the engine fails."""
 PROGRAM = f"""
+import sys
 from helpers.toys import Copy, tiny
 from grpobench.runs.sample.engines import server
-server.PATIENCE, server.CONNECTIONS = {PATIENCE}, {CONNECTIONS}
+server.PATIENCE, server.CONNECTIONS = float(sys.argv[1]), {CONNECTIONS}
 class Failing(Copy):
     def sample(self, jobs, *more):
         self.broken = any({BROKEN} in prompt for prompt, seed in jobs)
@@ -50,15 +53,28 @@ with server.Server(Failing(model), "tiny", shapes=shapes, vocabulary=model.confi
 SAMPLE = {"prompts": [[5, 6]], "jobs": [[0, 1]], "limit": 2, "temperature": 1.0, "end": [1, 7]}
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
+@contextlib.contextmanager
+def serving(patience: float) -> Iterator[int]:
+    """The port of a server that gives a connection so many seconds."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    words = [sys.executable, "-c", PROGRAM]
+    words = [sys.executable, "-c", PROGRAM, str(patience)]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         yield int(process.stdout.readline())
         process.kill()
         assert process.stderr.read() == b"", "no request, however broken, prints a traceback"
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving(PATIENCE) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def impatient_port() -> Iterator[int]:
+    with serving(SHORT_PATIENCE) as port:
+        yield port
 
 
 def connect(port: int) -> socket.socket:
@@ -83,25 +99,27 @@ def post(connection: socket.socket, body: bytes | Any, page: str = "/sample") ->
     return answer(connection)
 
 
+def waits() -> Iterator[None]:
+    """Waits of 0.02 seconds between attempts, SLACK seconds in all."""
+    end = time.monotonic() + SLACK
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.02)
+
+
 def demand_free(port: int) -> None:
     """Another run gets the lease. (The server notices a closed connection when it next reads from it.)"""
-    for _ in range(20):
-        with connect(port) as connection:
-            status, _ = post(connection, SAMPLE)
-        if status == 200:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"another run is answered {status}")
+    status, _ = post_when_free(port, SAMPLE, "/sample")
+    assert status == 200, f"another run is answered {status}"
 
 
 def post_when_free(port: int, body: Any, page: str) -> tuple[int, str]:
     """The answer to a request after the server has noticed that the run before closed its connection."""
-    for _ in range(20):
+    for _ in waits():
         with connect(port) as connection:
             status, reason = post(connection, body, page)
         if status != 409:
             break
-        time.sleep(0.02)
     return status, reason
 
 
@@ -110,7 +128,7 @@ def cut_after(connection: socket.socket, trickle: bytes) -> float:
     start = time.monotonic()
     connection.settimeout(0.1)
     with contextlib.suppress(ConnectionError):
-        while time.monotonic() - start < PATIENCE + SLACK:
+        while time.monotonic() - start < SHORT_PATIENCE + SLACK:
             connection.sendall(trickle)
             with contextlib.suppress(TimeoutError):
                 if not connection.recv(4096):
@@ -144,14 +162,13 @@ def cut_after(connection: socket.socket, trickle: bytes) -> float:
 def test_a_malformed_request_is_answered_400_with_the_field_and_keeps_no_lease(
     port: int, body: Any, field: str
 ) -> None:
-    for _ in range(20):
+    for _ in waits():
         with connect(port) as connection:
             status, reason = post(connection, body)
             if status != 409:  # the server has noticed that the connection before was closed
                 assert status == 400 and reason.startswith(field), reason
                 demand_free(port)  # while the connection is still open
                 return
-        time.sleep(0.02)
     pytest.fail("the lease was not released")
 
 
@@ -183,18 +200,18 @@ def test_an_error_ends_the_lease_of_the_run_that_holds_it(port: int) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"POST /sample", head("/sample", "Content-Length: 900")[:-2]])
-def test_headers_that_dribble_are_cut_in_total_time(port: int, start: bytes) -> None:
-    with connect(port) as connection:
+def test_headers_that_dribble_are_cut_in_total_time(impatient_port: int, start: bytes) -> None:
+    with connect(impatient_port) as connection:
         connection.sendall(start)
-        assert cut_after(connection, b"X: y\r\n" if start else b"A") < PATIENCE + SLACK
+        assert cut_after(connection, b"X: y\r\n" if start else b"A") < SHORT_PATIENCE + SLACK
 
 
-def test_a_slow_body_is_cut_in_total_time_and_keeps_nobody_out(port: int) -> None:
+def test_a_slow_body_is_cut_in_total_time_and_keeps_nobody_out(impatient_port: int) -> None:
     for page in ("/sample", "/weights"):
-        with connect(port) as connection:
+        with connect(impatient_port) as connection:
             connection.sendall(head(page, "Content-Length: 900") + b"{")
-            demand_free(port)
-            assert cut_after(connection, b" ") < PATIENCE + SLACK
+            demand_free(impatient_port)
+            assert cut_after(connection, b" ") < SHORT_PATIENCE + SLACK
 
 
 def test_a_body_of_another_length_than_announced_is_refused(port: int) -> None:
