@@ -64,15 +64,15 @@ class PackedAttention:
 
     def _prove(self, trunk: nn.Module) -> None:
         """At the first pack that needs it: compare FlexAttention with a dense mask, forward and backward."""
-        self.proven = True
         try:
             apart, most = difference(trunk)
             # In this form NaN is a difference, too.
             why = "" if apart <= most else f"it differs from a dense mask by {apart:.2g} of the size"
         except Exception as error:  # a compiler fails as it likes
             if is_out_of_memory(error):
-                raise
+                raise  # a retry with fewer tokens compares again
             why = first_line(error)
+        self.proven = True
         if not why:
             return
         if self.demanded:

@@ -44,7 +44,8 @@ def token_statistics(
             return logp, total - ((logits - total[:, None]).exp() * logits).sum(-1)
         # Most algorithms only log the entropy: without its graph one copy of the logits less is kept.
         with torch.no_grad():
-            return logp, total - ((logits - total[:, None]).exp_().mul_(logits)).sum(-1)
+            # A logit of −∞ has probability 0, and 0 · −∞ is no number.
+            return logp, total - (logits - total[:, None]).exp_().mul_(logits).nan_to_num_(0.0).sum(-1)
 
     # A single piece is kept, not computed again: its logits fit.
     if len(target) <= rows:
@@ -148,7 +149,7 @@ class RoundedLogits(torch.autograd.Function):
         weight = shifted.exp()
         total = weight.sum(-1)
         log_total = total.log()
-        # A logit of −∞ has weight 0, and 0 · −∞ is no number.
+        # As above, a logit of −∞ adds nothing.
         entropy = log_total - weight.mul_(shifted).nan_to_num_(0.0).sum(-1) / total
         ctx.save_for_backward(logits, tokens, largest, total)
         ctx.temperature = temperature

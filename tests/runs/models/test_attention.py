@@ -148,6 +148,24 @@ def test_flex_attention_that_fails_is_replaced_by_dense_masks_with_a_warning(
         models.forward("policy", batch)
 
 
+def test_a_comparison_that_ran_out_of_memory_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, batch = flexible(tiny()), rollouts([[6, 3]])
+    models.attention.proven = False
+    attempts = []
+
+    def compare(trunk: object) -> tuple[float, float]:
+        attempts.append(trunk)
+        if len(attempts) == 1:
+            raise torch.OutOfMemoryError("no memory")
+        return 1.0, 0.1
+
+    monkeypatch.setattr(attention, "difference", compare)
+    # The pass is repeated with fewer tokens at once.
+    with pytest.warns(UserWarning, match="out of memory"), pytest.warns(UserWarning, match="it differs from"):
+        models.forward("policy", batch)
+    assert len(attempts) == 2 and not models.attention.flex
+
+
 def test_narrow_packs_keep_a_dense_mask() -> None:
     models = flexible(tiny())
     layout, trunk = pack(rollouts([[6, 3]]), UNSPLIT), models.networks["policy"].trunk

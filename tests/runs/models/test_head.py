@@ -46,9 +46,14 @@ def test_values_and_gradient_are_those_of_torchs_log_softmax(
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=2**-7, atol=1e-6)
 
 
-def test_a_token_that_is_ruled_out_has_no_weight_in_the_entropy() -> None:
-    logits = torch.tensor([[0.0, 0.0, -torch.inf]], dtype=torch.bfloat16)
-    logp, entropy = RoundedLogits.apply(logits, torch.tensor([1]), 1.0)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_that_is_ruled_out_has_no_weight_in_the_entropy(dtype: torch.dtype) -> None:
+    head = torch.nn.Linear(1, 3, dtype=dtype)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([0.0, 0.0, -torch.inf]))
+    states = torch.ones(1, 1, dtype=dtype)
+    logp, entropy = token_statistics(states, head, torch.tensor([1]), 1.0, 100, False)
     assert logp.item() == pytest.approx(-0.6931472) and entropy.item() == pytest.approx(0.6931472)
 
 
