@@ -129,7 +129,7 @@ ACRONYMS = {name.lower(): name for name in ("KL", "TIS", "MIS", "LR", "MoE", "SD
 
 
 def human(name: str, labels: Mapping[str, str] | None = None) -> str:
-    """The name of an arm, a task or a metric as a paper writes it: `grpo-rate-x5` is `GRPO rate x5` where
+    """The name of an arm, a task or a metric as a paper writes it: `grpo-rate-x9` is `GRPO rate x9` where
     `labels` has `grpo`. Names of sweeps lose their keys: `grpo+learning_rate-1e-4+name-nano` is `GRPO,
     learning rate 1e-4, nano`."""
     parts = [part.removeprefix("name-") for part in name.split("+")]

@@ -136,7 +136,7 @@ def test_algorithms_are_called_as_papers_write_them() -> None:
     ("name", "words"),
     [
         ("grpo", "GRPO"),
-        ("grpo-rate-x5", "GRPO rate x5"),
+        ("grpo-rate-x9", "GRPO rate x9"),
         ("grpos", "grpos"),  # another name
         ("dr_grpo", "Dr. GRPO"),  # the longest name that begins it
         ("kl-0_001", "KL 0.001"),
