@@ -134,8 +134,8 @@ def demand_known(algorithms: Sequence[str]) -> None:
 
 def demand_comparable(profiler: Profiler, algorithms: Sequence[str], against: Sequence[str]) -> None:
     """Raise ConfigError for others to compare with that have no kept runs, before anything runs."""
-    if against and not algorithms:
-        raise ConfigError(["--against: name the algorithms to compare, such as grpobench profile grpo"])
+    if against and (not algorithms or (ALL not in against and len({*algorithms, *against}) < 2)):
+        raise ConfigError(["--against: name an algorithm before it and another one after it"])
     comparable = {*kept.read_all([kept.shipped(profiler.scale), profiler.out / "outcomes"]), *algorithms, ALL}
     for name in against:
         if name not in comparable:
@@ -259,8 +259,8 @@ def show(
         (folder / "profile.json").write_text(numbers + "\n", encoding="utf-8")
         say(f"page: {folder / 'profile.md'}")
     compared = None
-    if scored and (against or len(scored) > 1):
-        others = algorithms_with_runs(profile) if ALL in against else against
+    others = algorithms_with_runs(profile) if ALL in against else against
+    if scored and len({*scored, *others}) > 1:
         compared = matrix(profile, scored, others)
         say("\n".join(["", *matrix_lines(compared)]))
     draw(profile, [*algorithms, baseline], profiler.out, say)

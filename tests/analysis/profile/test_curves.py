@@ -15,10 +15,6 @@ from grpobench.analysis.profile.scores import COMMON_RATE, Profile, build
 from grpobench.analysis.profile.table import common_text, loss_text
 
 
-def curve(best: float, **by_rate: RatePoint) -> ProbeCurve:
-    return ProbeCurve(best, tuple(by_rate.values()))
-
-
 def point(rate: float, *scores: float, failed: tuple[int, ...] = ()) -> RatePoint:
     by_seed = {seed: score for seed, score in enumerate(scores) if seed not in failed}
     return RatePoint(rate, by_seed, failed, len(scores))
@@ -35,7 +31,7 @@ def test_beside_the_best_rate_are_the_nearest_of_half_or_less_and_twice_or_more(
 def test_a_loss_is_over_the_seeds_that_fail_at_neither_rate() -> None:
     """By hand: seeds 0 and 3 count, and lose .1 and .3."""
     best, twice = point(1e-3, 0.8, 0.8, 0.0, 0.8, failed=(2,)), point(2e-3, 0.7, 0.0, 0.7, 0.5, failed=(1,))
-    made = curve(1e-3, best=best, twice=twice)
+    made = ProbeCurve(1e-3, (best, twice))
     loss = made.loss(1)
     interval = stats.ttest_1samp([0.1, 0.3], 0).confidence_interval(0.95)
     assert loss.value == pytest.approx(0.2) and (loss.low, loss.high) == pytest.approx(tuple(interval))
@@ -43,7 +39,7 @@ def test_a_loss_is_over_the_seeds_that_fail_at_neither_rate() -> None:
 
 
 def test_where_all_seeds_fail_there_is_a_share_and_no_loss() -> None:
-    made = curve(1e-3, best=point(1e-3, 0.8, 0.8), twice=point(2e-3, 0.1, 0.1, failed=(0, 1)))
+    made = ProbeCurve(1e-3, (point(1e-3, 0.8, 0.8), point(2e-3, 0.1, 0.1, failed=(0, 1))))
     assert loss_text(made, 1) == "– at 2e−3, 2/2 fail"
 
 

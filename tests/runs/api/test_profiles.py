@@ -130,6 +130,7 @@ def test_json_has_curves_pairs_and_both_rates(calls: list[Call], capsys: pytest.
         ((1, 1.001), (), "apart"),
         ((), ("gpro",), "--against: 'gpro' has no kept runs; did you mean grpo"),
         ((), ("cora",), "--against: 'cora' has no kept runs"),
+        ((), ("grpo",), "another one after it"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_runs(
