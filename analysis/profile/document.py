@@ -8,16 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpobench.analysis.figures.table import plain
+from grpobench.analysis.profile.agreement import agreement_lines, rate_agreements
 from grpobench.analysis.profile.controls import ControlScores, Separation, judge
-from grpobench.analysis.profile.kept import ProbeOutcome
+from grpobench.analysis.profile.curves import RatePoint
+from grpobench.analysis.profile.kept import LEAST_FORM, ProbeOutcome
 from grpobench.analysis.profile.page import run_seconds
 from grpobench.analysis.profile.probe import Probe
-from grpobench.analysis.profile.scores import GATE_SCORE, Profile
+from grpobench.analysis.profile.scores import COMMON_RATE, GATE_SCORE, Profile
 from grpobench.analysis.profile.table import (
     algorithms_with_runs,
+    common_text,
     fold,
     gate_of,
     lines,
+    loss_text,
     mean_of,
     rate_text,
     scored_probes,
@@ -38,9 +42,14 @@ of seconds. A profile is the scores of one algorithm on all probes.
 
 - **Score**: 0 and 1 are stated below for every probe. Scores may leave this range.{robust}
 - **Interval**: 95 %, over seeds, from a moderated variance. ± is half its width.
-- **Marks**: the tests do not tell apart algorithms that share a letter on a probe. They tell two apart if
-  q ≤ 0.05, over all pairs of the probe, that their means differ by more than {resolution}.
-- **Rates**: every algorithm runs at the learning rates of the same search (see [rates](#rates)).
+- **Failing seeds**: a run fails if it diverges, has no outcome, or loses the form that its prompt asks for
+  (less than {form} over the last tenth of the steps; the base has 1). `2/8 fail` stands beside the score,
+  which averages over the other seeds. On `rates` alone, runs count as they end.
+- **Told apart**: q ≤ 0.05, over all pairs of the probe, that the means differ by more than {resolution}.
+  `grpobench profile grpo ppo --against gspo,dapo` shows which probes tell algorithms apart that you name.
+- **Rates**: scores are those at the best rate, by the same search for every algorithm ([rates](#rates)).
+  `grpobench profile NAME --rates 0.5,1,2` adds half and twice of it, and {common}, at which all algorithms
+  are [compared too](#best-rates-and-the-common-rate).
 
 A score says how an algorithm reacts to a mechanism on these policies, not how it trains a large model.
 Self-distillation shows the policy an answer in its prompt, which these policies have not learned to use: it
@@ -100,11 +109,19 @@ def document(
     """The Markdown page. `controls` are the rows of the probes' controls, `rows` the kept ones by algorithm
     for the costs, `without` the algorithms of the suite that have no profile. Raises ValueError for a profile
     without scores and for a control of an unknown probe."""
-    text = [MARK, INTRO.format(robust=_robust(profile), resolution=RESOLUTION)]
+    words = {
+        "robust": _robust(profile),
+        "form": two(LEAST_FORM),
+        "resolution": RESOLUTION,
+        "common": rate_text(COMMON_RATE),
+    }
+    text = [MARK, INTRO.format(**words)]
     text += ["## Scores", "", *lines(profile), ""]
     if without:
         text += [fold(f"No profile: {listed(without, len(without))}. `grpobench profile NAME` says why."), ""]
     text += _probe_lines(profile, judge(controls, profile), deals)
+    text += ["## Best rates and the common rate", "", *agreement_lines(profile, rate_agreements(profile))]
+    text += _curve_lines(profile)
     text += _theory_lines(profile)
     text += _rate_lines(profile, rows or {})
     return "\n".join(text) + "\n"
@@ -238,9 +255,55 @@ def _theory_lines(profile: Profile) -> list[str]:
 # Rates
 
 
+def _curve_lines(profile: Profile) -> list[str]:
+    """A table for each probe of the scores at the best and the common rate, and of what other rates lose."""
+    rate = rate_text(COMMON_RATE)
+    text = [
+        "## Scores over learning rates",
+        "",
+        fold(
+            f"Score at the best rate and at {rate}, and how much lower it is at the nearest rate tried of "
+            "half the best one or less (below), and of twice it or more (above), with the 95 % interval over "
+            "the seeds that fail at neither. A negative loss: that rate is better. Algorithms with runs at "
+            "the best rate only are left out."
+        ),
+        "",
+    ]
+    for name in scored_probes(profile):
+        curves = profile.curves.get(name, {})
+        rows = [
+            [
+                algorithm,
+                rate_text(curve.best),
+                _point(curve.at(curve.best)),
+                common_text(profile, name, algorithm),
+                *(loss_text(curve, side) for side in (-1, 1)),
+            ]
+            for algorithm, curve in sorted(curves.items())
+            if any(point is not curve.at(curve.best) for point in curve.points)
+        ]
+        if rows:
+            head = ["algorithm", "best rate", "score", f"at {rate}", "loss below", "loss above"]
+            table = plain(head, rows, len(head)).markdown(padded=True)
+            text += [f"### {profile.probes[name].title} over learning rates", "", *table, ""]
+    lacking = [
+        profile.probes[name].title
+        for name, curves in profile.curves.items()
+        if not any(len(curve.points) > 1 for curve in curves.values())
+    ]
+    if lacking:
+        text += [fold(f"All kept runs are at the best rate: {', '.join(lacking)}."), ""]
+    return text
+
+
+def _point(point: RatePoint) -> str:
+    fails = f", {point.failures} fail" if point.failed else ""
+    return f"{two(point.score.value)}{fails}"
+
+
 def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[ProbeOutcome]]) -> list[str]:
     gate = gate_of(profile)
-    head = ["algorithm", "policy", "critic", "below", "searched", "above", "seeds", "runs", "minutes"]
+    head = ["algorithm", "policy", "critic", f"`{profile.probes[gate].title}`", "seeds", "runs", "minutes"]
     table = []
     for name in algorithms_with_runs(profile):
         rates = profile.rates.get(name, {})
@@ -249,9 +312,7 @@ def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[ProbeOutcome]]) ->
             [
                 name,
                 *(rate_text(rates[role]) if role in rates else NONE for role in ("policy", "critic")),
-                two(profile.below.get(gate, {}).get(name, math.nan)),
                 two(mean_of(profile, gate, name)),
-                two(profile.above.get(gate, {}).get(name, math.nan)),
                 _seeds(
                     len(scores_on(profile, probe, name))
                     for probe in profile.probes
@@ -265,9 +326,8 @@ def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[ProbeOutcome]]) ->
         "## Rates",
         "",
         fold(
-            f"Learning rates that were searched on `{profile.probes[gate].title}`, with seeds that "
-            "nothing else uses, and scores on it at the rate below the searched one, at it, and above "
-            "it. Minutes are summed over runs."
+            f"Best rates by the search on `{profile.probes[gate].title}`, with seeds that nothing else uses, "
+            "and the score on it. Minutes are summed over runs."
         ),
         "",
         *plain(head, table).markdown(padded=True),

@@ -62,8 +62,8 @@ def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> 
         ]
         _legend(figure, names, style, any(cut))
     caption = (
-        "Mean scores over seeds, from 0 at the center to 1 at the rim, with 95 % intervals. A hollow marker "
-        "is a score beyond this range, a gap an algorithm without a score."
+        "Mean scores over the seeds that do not fail, from 0 at the center to 1 at the rim, with 95 % "
+        "intervals. A hollow marker is a score beyond this range, a gap an algorithm without a score."
     )
     return Drawing("profile_radar", f"Profiles of {', '.join(names)}", caption, figure)
 
@@ -184,7 +184,7 @@ def heatmap(profile: Profile, order: Literal["similar", "gate"] = "similar", wid
     with matplotlib.rc_context(STYLE):
         figure = _heat(values, gated, names, titles, width)
     caption = (
-        "Mean scores over seeds, where .52 stands for 0.52; colors are cut at 0 and 1. "
+        "Mean scores over the seeds that do not fail, where .52 stands for 0.52; colors are cut at 0 and 1. "
         "Hatched: runs without a score, as of an algorithm that does not learn. White: no runs."
     )
     return Drawing("profile_heatmap", "Scores of all algorithms on the probes", caption, figure)

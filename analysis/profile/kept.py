@@ -19,6 +19,14 @@ FOLDER = Path(__file__).parent / "kept"
 """The outcomes that come with the suite: those at nano scale, and a folder for each other scale."""
 CONTROLS, SEARCH = "controls", "search"
 """The files of the probes' controls, and of the search of learning rates."""
+FORM = Measure.read("tenth:score/format")
+"""How far answers keep the form that the prompt asks for, over the last tenth of the steps; 1 of the base."""
+LEAST_FORM = 0.8
+"""Below it a run has lost the form. One letter of eight too many or too few in every answer leaves .875."""
+FAILURES = ("diverged", "lost form", "no number")
+"""Why a run failed."""
+UNRECORDED = "?"
+"""In a table: the row does not record whether its run failed."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,9 @@ class ProbeOutcome:
     """NaN where the run does not have it."""
     state: str
     seconds: float
+    failed: str | None = None
+    """Why the run failed: `diverged`, `lost form` or `no number`. Empty for a run that did not fail; None for
+    a row from before failures were recorded."""
 
     @property
     def key(self) -> tuple[str, str, float, float, int]:
@@ -45,6 +56,8 @@ class ProbeOutcome:
 
 
 NAMES = [field.name for field in fields(ProbeOutcome)]
+BEFORE_FAILURES = NAMES[:-1]
+"""The columns of tables that do not record failures."""
 
 
 def outcome_of(probe: Probe, rows: Rows, state: str) -> float:
@@ -52,6 +65,20 @@ def outcome_of(probe: Probe, rows: Rows, state: str) -> float:
     if state == "diverged":
         return probe.zero
     return Measure.read(probe.outcome).of(rows)
+
+
+def failure_of(probe: Probe, rows: Rows, state: str) -> str:
+    """Why a run failed, as in `ProbeOutcome.failed`; empty if it did not.
+
+    A run fails if it diverges, if its answers lose the form (`FORM` below `LEAST_FORM`), or if its outcome is
+    no number. A run that never reaches the level of a `when` outcome has no outcome and does not fail."""
+    if state == "diverged":
+        return "diverged"
+    measure = Measure.read(probe.outcome)
+    form = FORM.of(rows)
+    if math.isnan(form) or (measure.kind != "when" and math.isnan(measure.of(rows))):
+        return "no number"
+    return "" if form >= LEAST_FORM else "lost form"
 
 
 def shipped(scale: str = "nano") -> Path:
@@ -65,14 +92,15 @@ def file_of(folder: Path, algorithm: str) -> Path:
 
 
 def read(path: Path) -> list[ProbeOutcome]:
-    """The rows of a file; none without one. Raises LogError for a damaged file."""
+    """The rows of a file; none without one. A file without the column `failed` is older than that column.
+    Raises LogError for a damaged file."""
     if not path.exists():
         return []
     try:
         reader = csv.DictReader(io.StringIO(bounded.read_text(path), newline=""))
     except bounded.FileError as error:
         raise LogError(str(error)) from error
-    if reader.fieldnames != NAMES:
+    if reader.fieldnames not in (NAMES, BEFORE_FAILURES):
         raise LogError(f"{path}: the columns must be {', '.join(NAMES)}; remove the file to make it anew")
     try:
         return [
@@ -85,11 +113,18 @@ def read(path: Path) -> list[ProbeOutcome]:
                 float(row["outcome"]),
                 row["state"],
                 float(row["seconds"]),
+                None if (failed := row.get("failed", UNRECORDED)) == UNRECORDED else _failure(failed),
             )
             for row in reader
         ]
     except (TypeError, ValueError, csv.Error) as error:
         raise LogError(f"{path}:{reader.line_num}: {error}; remove the line") from None
+
+
+def _failure(text: str | None) -> str:
+    if text not in ("", *FAILURES):
+        raise ValueError(f"failed must be empty, {UNRECORDED}, {', '.join(FAILURES)}, not {text!r}")
+    return str(text)
 
 
 def read_all(folders: Iterable[Path]) -> dict[str, list[ProbeOutcome]]:
@@ -112,7 +147,7 @@ def text_of(rows: Sequence[ProbeOutcome]) -> str:
         critic = "nan" if math.isnan(row.critic_rate) else f"{row.critic_rate:g}"
         lines.append(
             f"{row.algorithm},{row.probe},{row.learning_rate:g},{critic},{row.seed},{row.outcome:.6g},"
-            f"{row.state},{row.seconds:.1f}"
+            f"{row.state},{row.seconds:.1f},{UNRECORDED if row.failed is None else row.failed}"
         )
     return "\n".join(lines) + "\n"
 

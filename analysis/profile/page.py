@@ -9,6 +9,7 @@ from typing import Literal
 
 from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.kept import ProbeOutcome
+from grpobench.analysis.profile.matrix import FDR, FailurePair, compare_failures
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import Profile
 from grpobench.analysis.profile.table import (
@@ -19,22 +20,21 @@ from grpobench.analysis.profile.table import (
     fold,
     gate_of,
     gated_text,
+    loss_text,
     mean_known,
     mean_of,
     range_text,
     rate_text,
-    rates_text,
     scored_probes,
     scores_on,
 )
 from grpobench.analysis.statistics.moderated import RESOLUTION, AlgorithmPair, benjamini_hochberg
-from grpobench.analysis.tools.text import interval, listed, signed, two
+from grpobench.analysis.tools.text import NONE, interval, listed, signed, two
 
 MANY = 0.25
 """Share of the other algorithms from which a good or bad one is told apart."""
 FEW = 0.1
 """Largest share of the others on the wrong side of it."""
-FDR = 0.05
 Kind = Literal["good", "bad", "between", "unresolved"]
 Verdict = Literal["higher", "lower", "not told apart"]
 
@@ -65,8 +65,11 @@ class Change:
     """An algorithm minus its baseline on a probe."""
 
     probe: Probe
-    pair: AlgorithmPair
+    pair: AlgorithmPair | None
+    """None where one of them has no score."""
     verdict: Verdict
+    failures: FailurePair
+    """Failing seeds of both."""
 
 
 def judge(profile: Profile, algorithm: str) -> list[ProbePosition]:
@@ -81,28 +84,35 @@ def judge(profile: Profile, algorithm: str) -> list[ProbePosition]:
 
 
 def changes(profile: Profile, algorithm: str, baseline: str) -> list[Change]:
-    """An algorithm against one other on all probes where both have a score.
+    """An algorithm against one other on all probes where both have a score, or where seeds fail.
 
     Verdicts are by Benjamini and Hochberg's q ≤ 0.05 over these probes, of differences larger than the
-    resolution. Raises ValueError for a baseline without runs, and for one that is the algorithm itself."""
+    resolution; failing seeds are compared apart. Raises ValueError for a baseline without runs, and for one
+    that is the algorithm itself."""
     check_known(profile, baseline, "baseline")
     if baseline == algorithm:
         raise ValueError(f"baseline: {baseline!r} is the algorithm itself; name another one")
     pairs = {
-        name: pair
+        name: next((pair for pair in profile.against(algorithm, name) if pair.second == baseline), None)
         for name in profile.probes
-        for pair in profile.against(algorithm, name)
-        if pair.second == baseline
     }
-    q = benjamini_hochberg([pair.p for pair in pairs.values()]).tolist() if pairs else []
+    points = {
+        name: (profile.at_best(name, algorithm), profile.at_best(name, baseline)) for name in profile.probes
+    }
+    run = [name for name, (mine, other) in points.items() if mine.runs and other.runs]
+    scored = [name for name in run if pairs[name]]
+    q = benjamini_hochberg([pair.p for name in scored if (pair := pairs[name])]).tolist() if scored else []
+    q_of = dict(zip(scored, q, strict=True))
+    failures = compare_failures([points[name] for name in run])
     return [
-        Change(profile.probes[name], pair, _verdict(pair, value))
-        for (name, pair), value in zip(pairs.items(), q, strict=True)
+        Change(profile.probes[name], pairs[name], _verdict(pairs[name], q_of.get(name, 1.0)), failure_pair)
+        for name, failure_pair in zip(run, failures, strict=True)
+        if pairs[name] or failure_pair.first.failed or failure_pair.second.failed
     ]
 
 
-def _verdict(pair: AlgorithmPair, q: float) -> Verdict:
-    if q > FDR:
+def _verdict(pair: AlgorithmPair | None, q: float) -> Verdict:
+    if pair is None or q > FDR:
         return "not told apart"
     return "higher" if pair.difference > 0 else "lower"
 
@@ -121,6 +131,7 @@ def page(
     text = [f"# {clean(algorithm)} on the probes", "", *_sentences(profile, algorithm, judged)]
     if baseline:
         text += ["", *_change_lines(profile, algorithm, baseline)]
+    text += ["", *_rate_lines(profile, algorithm)]
     return "\n".join([*text, "", *_how(profile, algorithm, rows, search), ""])
 
 
@@ -159,7 +170,9 @@ def _position(profile: Profile, algorithm: str, judgment: ProbePosition, noun: s
     name = judgment.probe.name
     score = range_text(profile.cell(name, algorithm), mean_of(profile, name, algorithm))
     of = f"{judgment.others} {noun}".strip()
-    return f"{judgment.probe.title} {score}, above {judgment.above} of {of}, below {judgment.below}"
+    failed = profile.at_best(name, algorithm).failed
+    fails = f", {len(failed)} of {profile.at_best(name, algorithm).runs} seeds fail" if failed else ""
+    return f"{judgment.probe.title} {score}, above {judgment.above} of {of}, below {judgment.below}{fails}"
 
 
 def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
@@ -170,41 +183,86 @@ def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
     rows = [
         [
             change.probe.title,
-            f"{signed(change.pair.difference)} ({interval(change.pair.low, change.pair.high, signed)})",
-            change.verdict,
+            (
+                f"{signed(change.pair.difference)} ({interval(change.pair.low, change.pair.high, signed)})"
+                if change.pair
+                else NONE
+            ),
+            change.verdict if change.pair else NONE,
+            f"{change.failures.text}{', told apart' if change.failures.told_apart else ''}",
             change.probe.mechanism if change.verdict != "not told apart" else "",
         ]
         for change in compared
     ]
-    head = ["probe", "difference (95 % interval)", "verdict", "mechanism"]
-    note = f"Told apart: q ≤ {FDR} over the probes of this table, of differences larger than {RESOLUTION}."
+    head = ["probe", "difference (95 % interval)", "verdict", "failing seeds", "mechanism"]
+    note = (
+        f"Verdict: q ≤ {FDR} over the probes of this table, of differences larger than {RESOLUTION}. Failing "
+        f"seeds: told apart by Fisher's exact test at q ≤ {FDR}; a dash where they are not recorded."
+    )
     return [
         *text,
         fold(_told_apart(compared, clean(baseline))),
         "",
         *plain(head, rows, len(head)).markdown(padded=True),
         "",
-        note,
+        fold(note),
     ]
 
 
 def _told_apart(compared: Sequence[Change], baseline: str) -> str:
     """In a sentence, on which probes an algorithm is told from its baseline."""
+    scored = [change for change in compared if change.pair]
     differing_titles = [
-        f"{change.probe.title} ({change.verdict})"
-        for change in compared
-        if change.verdict != "not told apart"
+        f"{change.probe.title} ({change.verdict})" for change in scored if change.verdict != "not told apart"
     ]
+    failing_titles = [
+        f"{change.probe.title} ({change.failures.text})" for change in compared if change.failures.told_apart
+    ]
+    fails = (
+        f" Failing seeds tell it from {baseline} on {listed(failing_titles, 20)}." if failing_titles else ""
+    )
     if differing_titles:
         titles = listed(differing_titles, len(differing_titles))
-        return f"Told apart on {len(differing_titles)} of {len(compared)} probes: {titles}."
+        return f"Told apart on {len(differing_titles)} of {len(scored)} probes: {titles}.{fails}"
     return (
-        f"None of {len(compared)} probes tells it from {baseline}: either what it changes is smaller than "
-        "these intervals, or no probe shows it."
+        f"None of {len(scored)} probes tells it from {baseline} by its score: either what it changes is "
+        f"smaller than these intervals, or no probe shows it.{fails}"
     )
 
 
 # Rates, seeds, cost
+
+
+def _rate_lines(profile: Profile, algorithm: str) -> list[str]:
+    """The scores over learning rates: a row for each rate of a probe, and what half and twice the best rate
+    lose."""
+    best = profile.rates.get(algorithm, {}).get("policy", math.nan)
+    text = ["## At other learning rates", ""]
+    curves = {name: profile.curve(name, algorithm) for name in scored_probes(profile)}
+    rows = [
+        [
+            profile.probes[name].title,
+            f"{rate_text(point.rate)}{' (best)' if point is curve.at(curve.best) else ''}",
+            two(point.score.value),
+            interval(point.score.low, point.score.high, two),
+            point.failures,
+        ]
+        for name, curve in curves.items()
+        if len(curve.points) > 1
+        for point in curve.points
+    ]
+    if not rows:
+        command = f"grpobench profile {clean(algorithm)} --rates 0.5,1,2"
+        return [*text, f"All runs are at the best rate, {rate_text(best)}. `{command}` adds others."]
+    text += plain(["probe", "rate", "score", "95 % interval", "failing seeds"], rows, 2).markdown(padded=True)
+    losses = [
+        f"{profile.probes[name].title} {side} {loss}"
+        for name, curve in curves.items()
+        for side, sign in (("below", -1), ("above", 1))
+        if (loss := loss_text(curve, sign))
+    ]
+    beginning = f"Score that it loses beside its best rate, {rate_text(best)}, negative where it gains"
+    return [*text, "", fold(f"{beginning}: {'; '.join(losses)}.")] if losses else text
 
 
 def _how(
@@ -213,13 +271,6 @@ def _how(
     text = ["## How it was measured", ""]
     text.append(f"- Learning rates: {rates_words(profile.rates.get(algorithm, {}))}.")
     text += [f"- {line}" for line in search_lines(profile, algorithm, search)]
-    near = [
-        f"{profile.probes[name].title} {scores}"
-        for name in scored_probes(profile)
-        if (scores := rates_text(profile, name, algorithm))
-    ]
-    if near:
-        text.append(f"- Scores at the rate below / at it / above: {'; '.join(near)}.")
     counts = {len(scores_on(profile, name, algorithm)) for name in profile.probes} - {0}
     if counts:
         seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"

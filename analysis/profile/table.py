@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from grpobench.analysis.figures.table import plain
-from grpobench.analysis.profile.scores import FEWEST_SEEDS, GATE_SCORE, Profile
+from grpobench.analysis.profile.curves import ProbeCurve
+from grpobench.analysis.profile.scores import COMMON_RATE, FEWEST_SEEDS, GATE_SCORE, Profile
 from grpobench.analysis.statistics.moderated import AlgorithmPair, AlgorithmScore
-from grpobench.analysis.tools.text import NONE, listed, two, visible
+from grpobench.analysis.tools.text import NONE, interval, listed, signed, two, visible
 
 PER_TABLE = 5
 """Most probes side by side, so that a table fits a terminal."""
@@ -27,8 +27,8 @@ def lines(
 ) -> list[str]:
     """Markdown tables of all algorithms, or of one; `probes` are all that have a score unless named.
 
-    Rows are not ranks: algorithms that share a mark are not told apart. Raises ValueError for an algorithm
-    without runs, an unknown probe, and a profile without scores."""
+    Rows are not ranks. Raises ValueError for an algorithm without runs, an unknown probe, and a profile
+    without scores."""
     names = scored_probes(profile) if probes is None else list(probes)
     if unknown := [name for name in names if name not in profile.probes]:
         raise ValueError(f"probe: unknown {unknown[0]!r}; known: {', '.join(profile.probes)}")
@@ -123,19 +123,6 @@ def range_text(cell: AlgorithmScore | None, mean: float = math.nan) -> str:
     return two(mean) if cell is None else f"{two(cell.mean)} ({two(cell.low)} to {two(cell.high)})"
 
 
-def short_marks(marks: str) -> str:
-    """Marks with three or more neighbors of the alphabet as a range: `abcdx` becomes `a-dx`."""
-    single = re.findall(r"[A-Za-z]\d*", marks)
-    runs: list[list[str]] = []
-    for mark in single:
-        follows = runs and len(mark) == 1 and len(runs[-1][-1]) == 1 and ord(mark) == ord(runs[-1][-1]) + 1
-        if follows:
-            runs[-1].append(mark)
-        else:
-            runs.append([mark])
-    return "".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else "".join(run) for run in runs)
-
-
 def _all(profile: Profile, probes: Sequence[str], order: Order) -> list[str]:
     head = ["algorithm", *(profile.probes[name].title for name in probes)]
     rows = [[name, *(_entry(profile, probe, name) for probe in probes)] for name in ordered(profile, order)]
@@ -143,24 +130,31 @@ def _all(profile: Profile, probes: Sequence[str], order: Order) -> list[str]:
 
 
 def _entry(profile: Profile, probe: str, algorithm: str) -> str:
+    point = profile.at_best(probe, algorithm)
+    fails = f", {point.failures} fail" if point.failed else ""
     if algorithm in profile.gated.get(probe, ()):
-        return NONE
+        return f"{NONE}{fails}"
     if not scores_on(profile, probe, algorithm):
         return ""
-    text = score_text(profile.cell(probe, algorithm), mean_of(profile, probe, algorithm))
-    compared = profile.compared.get(probe)
-    marks = compared.marks.get(algorithm, "") if compared else ""
-    return f"{text} {short_marks(marks)}".strip()
+    return f"{score_text(profile.cell(probe, algorithm), mean_of(profile, probe, algorithm))}{fails}"
 
 
 def _notes(profile: Profile, probes: Sequence[str]) -> list[str]:
     notes = [
         fold(
-            "Mean score over seeds ± half the width of its 95 % interval. The tests do not tell apart "
-            "algorithms that share a mark (letter) on a probe; a-d means a, b, c and d. The order of rows "
-            "is not a ranking."
+            "Mean score at the best rate, over the seeds that do not fail, ± half the width of its 95 % "
+            "interval. 2/8 fail: two of eight seeds fail. Intervals that do not overlap are no test, and the "
+            "order of rows is no ranking: `grpobench profile grpo --against all` says from which algorithms "
+            "the probes tell GRPO."
         ),
     ]
+    if unrecorded := unrecorded_probes(profile, probes):
+        every = len(unrecorded) == len(probes)
+        where = "" if every else f" on {listed(unrecorded, len(unrecorded))}"
+        notes += [
+            "",
+            fold(f"The kept runs{where} do not record failures: scores may average over failed runs."),
+        ]
     if any(profile.gated.get(name) for name in probes):
         notes += ["", fold(f"{NONE}: {gated_text(profile)}")]
     if any(
@@ -172,12 +166,23 @@ def _notes(profile: Profile, probes: Sequence[str]) -> list[str]:
     return notes
 
 
+def unrecorded_probes(profile: Profile, probes: Sequence[str]) -> list[str]:
+    """The titles of probes with runs at best rates whose rows do not record failures. Probes that average
+    over rates count failed runs."""
+    return [
+        profile.probes[name].title
+        for name in probes
+        if profile.probes[name].runs != "ladder"
+        and any(point.failed is None for point in profile.best.points.get(name, {}).values())
+    ]
+
+
 def gated_text(profile: Profile) -> str:
     """Why an algorithm with runs can lack a score."""
     return (
         f"runs without a score. The algorithm has less than {two(GATE_SCORE)} on "
         f"`{profile.probes[gate_of(profile)].title}`, so that robustness says nothing of it, or fewer than "
-        f"{FEWEST_SEEDS} seeds reach what the probe measures."
+        f"{FEWEST_SEEDS} seeds do not fail and reach what the probe measures."
     )
 
 
@@ -209,18 +214,23 @@ def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
     head = [
         "probe",
         "score (95 % interval)",
-        "seeds",
+        "fails",
         "of",
         "higher than",
         "lower than",
-        "below / searched / above",
+        f"at {rate_text(COMMON_RATE)}",
+        "loss below",
+        "loss above",
     ]
     rows = []
     for name in probes:
         title = profile.probes[name].title
-        scores = scores_on(profile, name, algorithm)
-        if not scores:
-            rows.append([title, NONE if algorithm in profile.gated.get(name, ()) else "", *[""] * 5])
+        point = profile.at_best(name, algorithm)
+        common = common_text(profile, name, algorithm)
+        losses = [loss_text(profile.curve(name, algorithm), side) for side in (-1, 1)]
+        if not scores_on(profile, name, algorithm):
+            gated = NONE if algorithm in profile.gated.get(name, ()) else ""
+            rows.append([title, gated, point.failures if point.runs else "", "", "", "", common, *losses])
             continue
         mean = mean_of(profile, name, algorithm)
         against = compare_with_others(profile, name, algorithm)
@@ -228,32 +238,45 @@ def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
             [
                 title,
                 range_text(profile.cell(name, algorithm), mean),
-                str(len(scores)),
+                point.failures,
                 str(len(against.pairs)),
                 _names(against.higher_than),
                 _names(against.lower_than),
-                rates_text(profile, name, algorithm),
+                common,
+                *losses,
             ]
         )
     notes = [
         fold(
-            "Higher and lower: algorithms of which it is told apart by q ≤ 0.05, over the pairs of this "
-            "algorithm on a probe, from the best on. Below, searched, above: mean scores at neighboring "
-            "learning rates."
+            "Score: at the best rate, over the seeds that do not fail. Fails: failing seeds of all. Higher "
+            "and lower: algorithms of which it is told apart by q ≤ 0.05, over the pairs of this algorithm "
+            "on a probe, from the best on. Loss: how much lower the score is at the nearest rate tried of "
+            "half or less, and of twice or more, with its 95 % interval; negative where that rate is better."
         ),
     ]
     if any(algorithm in profile.gated.get(name, ()) for name in probes):
         notes += ["", fold(f"{NONE}: {gated_text(profile)}")]
-    return [*plain(head, rows, 2, wide=3).markdown(padded=True), "", *notes]
+    return [*plain(head, rows, len(head)).markdown(padded=True), "", *notes]
 
 
-def rates_text(profile: Profile, probe: str, algorithm: str) -> str:
-    """Scores at the rate below the searched one, at it, and above it; empty without neighboring rates."""
-    below = profile.below.get(probe, {}).get(algorithm, math.nan)
-    above = profile.above.get(probe, {}).get(algorithm, math.nan)
-    if math.isnan(below) and math.isnan(above):
+def common_text(profile: Profile, probe: str, algorithm: str) -> str:
+    """The score at the common rate, with failing seeds; empty without runs."""
+    point = profile.at_common(probe, algorithm)
+    if not point.runs:
         return ""
-    return f"{two(below)} / {two(mean_of(profile, probe, algorithm))} / {two(above)}"
+    fails = f", {point.failures} fail" if point.failed else ""
+    return f"{two(point.score.value)}{fails}"
+
+
+def loss_text(curve: ProbeCurve, side: int) -> str:
+    """What the algorithm loses at the rate below (−1) or above (1) its best one, with failing seeds there;
+    empty without runs."""
+    point, loss = curve.beside(side), curve.loss(side)
+    if not point.runs:
+        return ""
+    ends = "" if math.isnan(loss.low) else f" ({interval(loss.low, loss.high, signed)})"
+    fails = f", {point.failures} fail" if point.failed else ""
+    return f"{signed(loss.value)}{ends} at {rate_text(point.rate)}{fails}"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from grpobench.analysis.figures.panels import arm_handle, legend_above, new_figu
 from grpobench.analysis.figures.style import INK, STYLE, look
 from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.probe import Probe
-from grpobench.analysis.profile.scores import Profile, build
+from grpobench.analysis.profile.scores import AtRate, build
 from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.moderated import AlgorithmPair, AlgorithmScore
 from grpobench.analysis.statistics.ranks import spearman
@@ -30,24 +30,24 @@ COLUMNS = 3
 
 @dataclass(frozen=True)
 class ProbeTransfer:
-    """One probe at both scales."""
+    """One probe under two conditions: the smaller and the larger scale, or two learning rates."""
 
     probe: Probe
-    """At the larger scale."""
+    """Under the second condition."""
     first: Mapping[str, AlgorithmScore]
-    """Scores by algorithm at the smaller scale, and"""
+    """Scores by algorithm under the first condition, and"""
     second: Mapping[str, AlgorithmScore]
-    """at the larger one, of the same algorithms in the same order."""
+    """under the second one, of the same algorithms in the same order."""
     rank: Estimate
     """Spearman's correlation of the mean scores, with an interval from a bootstrap over algorithms."""
     told_apart: int
-    """Pairs that the smaller scale tells apart."""
+    """Pairs that the probe tells apart under the first condition."""
     same: int
-    """Of these: told apart in the same order at the larger scale, and"""
+    """Of these: told apart in the same order under the second one, and"""
     reversed: int
-    """in the other one."""
+    """in the other order."""
     other: int
-    """Pairs that only the larger scale tells apart."""
+    """Pairs that are told apart under the second condition only."""
 
 
 def transfers(
@@ -66,11 +66,18 @@ def transfers(
         )
         for of, scale_probes, searched in zip(rows, probes, rates, strict=True)
     ]
-    probe_transfers = [_transfer(name, profiles[0], profiles[1]) for name in probes[1] if name in probes[0]]
+    probe_transfers = [
+        transfer(probe, profiles[0].best, profiles[1].best)
+        for name, probe in probes[1].items()
+        if name in probes[0]
+    ]
     return [probe_transfer for probe_transfer in probe_transfers if probe_transfer is not None]
 
 
-def _transfer(name: str, first: Profile, second: Profile) -> ProbeTransfer | None:
+def transfer(probe: Probe, first: AtRate, second: AtRate) -> ProbeTransfer | None:
+    """A probe under two conditions, over the algorithms with a score under both; None for fewer than
+    `FEWEST`."""
+    name = probe.name
     if name not in first.compared or name not in second.compared:
         return None
     cells = first.compared[name].cells, second.compared[name].cells
@@ -81,7 +88,7 @@ def _transfer(name: str, first: Profile, second: Profile) -> ProbeTransfer | Non
     signs = [_signs(of.compared[name].pairs, algorithms) for of in (first, second)]
     first_signs = {pair: sign for pair, sign in signs[0].items() if sign}
     return ProbeTransfer(
-        second.probes[name],
+        probe,
         {name: cells[0][name] for name in algorithms},
         {name: cells[1][name] for name in algorithms},
         spearman(means),

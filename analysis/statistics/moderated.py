@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from grpobench.analysis.statistics.intervals import Floats
-from grpobench.analysis.statistics.marks import letter_marks
 
 RESOLUTION = 0.02
 """Smallest difference in score that matters: the margin of `comparisons.md`, 2 points."""
@@ -51,7 +50,7 @@ class AlgorithmPair:
 
 @dataclass(frozen=True)
 class RankedAlgorithms:
-    """Cells by algorithm from the highest mean on. Pairs and marks are computed when they are read."""
+    """Cells by algorithm from the highest mean on. Pairs are computed when they are read."""
 
     cells: Mapping[str, AlgorithmScore]
     fitted: Fit = field(compare=False, repr=False)
@@ -64,13 +63,6 @@ class RankedAlgorithms:
         first, second = np.triu_indices(len(self.cells), 1)
         pair_contrasts = contrasts(self.fitted, first, second, self.resolution)
         return _pairs(tuple(self.cells), first, second, pair_contrasts, self.fdr)
-
-    @cached_property
-    def marks(self) -> Mapping[str, str]:
-        """Algorithms that share a mark are not told apart."""
-        return letter_marks(
-            tuple(self.cells), [(pair.first, pair.second) for pair in self.pairs if pair.told_apart]
-        )
 
     @property
     def share(self) -> float:
@@ -261,7 +253,7 @@ def _half_width(error: Floats, df: Floats) -> Floats:
 
 
 def compare_all(scores: Scores, fdr: float = 0.05, resolution: float = RESOLUTION) -> RankedAlgorithms:
-    """Every pair of algorithms of one probe, told apart where q ≤ `fdr`, and the marks of what is not.
+    """Every pair of algorithms of one probe, told apart where q ≤ `fdr`.
 
     `scores`: algorithm -> seed -> score. NaN and algorithms without a score are left out. Raises `ValueError`
     for an infinite score, an algorithm with one seed, and a resolution that is not above 0.
@@ -294,17 +286,29 @@ def compare_all(scores: Scores, fdr: float = 0.05, resolution: float = RESOLUTIO
 def compare_one(
     scores: Scores, name: str, fdr: float = 0.05, resolution: float = RESOLUTION
 ) -> list[AlgorithmPair]:
-    """The pairs of one algorithm with each other one, from the best on; `first` is `name`.
+    """The pairs of one algorithm with each other one, from the best on; `first` is `name`. Otherwise as
+    `compare_some`."""
+    return compare_some(
+        scores, [(name, other) for other in table_of(scores).names if other != name], fdr, resolution
+    )
 
-    Variances are moderated over all algorithms; q is over these pairs alone. Raises `KeyError` for
-    an algorithm without scores.
+
+def compare_some(
+    scores: Scores, pairs: Sequence[tuple[str, str]], fdr: float = 0.05, resolution: float = RESOLUTION
+) -> list[AlgorithmPair]:
+    """Some pairs of algorithms, in the given order.
+
+    Variances are moderated over all algorithms; q is over these pairs alone. Raises `KeyError` for an
+    algorithm without scores.
     """
     table = table_of(scores)
-    if name not in table.names:
-        raise KeyError(f"compare_one: {name!r} has no scores; known: {', '.join(table.names)}")
-    row = table.names.index(name)
-    second = np.array([i for i in range(len(table.names)) if i != row], dtype=np.intp)
-    first = np.full_like(second, row)
+    if unknown := sorted({name for pair in pairs for name in pair} - {*table.names}):
+        raise KeyError(f"compare_some: {unknown[0]!r} has no scores; known: {', '.join(table.names)}")
+    if not pairs:
+        return []
+    first, second = (
+        np.array([table.names.index(pair[side]) for pair in pairs], dtype=np.intp) for side in (0, 1)
+    )
     pair_contrasts = contrasts(fit(table.values, resolution), first, second, resolution)
     return _pairs(table.names, first, second, pair_contrasts, fdr)
 

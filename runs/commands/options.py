@@ -169,15 +169,17 @@ def sets_and_seeds(options: Options) -> list[str]:
 def rates_set(options: Options) -> list[str]:
     """The assignment of `--rates`, if it is given. Raises `ConfigError`."""
     text = getattr(options, "rates", None)
-    if not text:
-        return []
+    return [f"rates={rate_factors(text)}"] if text else []
+
+
+def rate_factors(text: str) -> list[float]:
+    """The multiples of learning rates that `--rates` lists. Raises `ConfigError`."""
     from grpobench.runs.tools.strict import ConfigError
 
     try:
-        factors = [float(part) for part in comma_list(text)]
+        return [float(part) for part in comma_list(text)]
     except ValueError:
         raise ConfigError([f"--rates {text}: write multiples of learning rates, such as 0.5,1,2"]) from None
-    return [f"rates={factors}"]
 
 
 def seed_list(text: str) -> list[int]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.analysis.profile import kept
-from grpobench.analysis.profile.kept import ProbeOutcome, outcome_of
+from grpobench.analysis.profile.kept import ProbeOutcome, failure_of, outcome_of
 from grpobench.analysis.profile.probe import Probe, ProbeControl
 from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.experiment.outcomes import CRITICS, results
@@ -52,9 +52,16 @@ class ProbeRun:
     def rows(self, seed: int, metrics: Sequence[Mapping[str, float]], state: str) -> Iterator[ProbeOutcome]:
         seconds = metrics[-1].get("time/wall", NAN) if metrics else NAN
         for probe in self.probes:
-            outcome = outcome_of(probe, metrics, state)
             yield ProbeOutcome(
-                self.algorithm, probe.name, self.rates["policy"], self.critic, seed, outcome, state, seconds
+                algorithm=self.algorithm,
+                probe=probe.name,
+                learning_rate=self.rates["policy"],
+                critic_rate=self.critic,
+                seed=seed,
+                outcome=outcome_of(probe, metrics, state),
+                state=state,
+                seconds=seconds,
+                failed=failure_of(probe, metrics, state),
             )
 
 

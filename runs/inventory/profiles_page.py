@@ -37,8 +37,8 @@ def shipped() -> Profile:
 def contributed_lines(
     ours: Mapping[str, Sequence[ProbeOutcome]], rates: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    """Tables of the contributed algorithms alone; empty without any. Their marks come from a comparison with
-    all of ours. Ours are compared without them: one more algorithm changes the q of every pair."""
+    """Tables of the contributed algorithms alone; empty without any. The variances of their intervals are
+    moderated over all algorithms, those of ours without theirs: one more algorithm changes every interval."""
     theirs, search = contributed()
     if not theirs:
         return []

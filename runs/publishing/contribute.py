@@ -323,6 +323,9 @@ def wrong_rows(name: str, rows: Sequence[ProbeOutcome], measured: Measured) -> I
         elif (f"{measured_row.outcome:.6g}", measured_row.state) != (f"{row.outcome:.6g}", row.state):
             logged = f"is {measured_row.outcome:.6g} by its logs, not {row.outcome:.6g}"
             yield f"profile: {name}: {describe_row(row)}, {logged}"
+        elif row.failed not in (None, measured_row.failed):
+            logged = f"failed is {measured_row.failed!r} by its logs, not {row.failed!r}"
+            yield f"profile: {name}: {describe_row(row)}, {logged}"
         else:
             continue
         return

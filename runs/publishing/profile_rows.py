@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.profile.kept import ProbeOutcome, outcome_of
+from grpobench.analysis.profile.kept import ProbeOutcome, failure_of, outcome_of
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.runs.experiment.outcomes import CRITICS
@@ -72,6 +72,7 @@ def rows_of_run(experiment: Experiment, run: Run) -> Iterator[ProbeOutcome]:
             outcome=outcome_of(probe, rows, run.state),
             state=run.state,
             seconds=rows[-1].get("time/wall", math.nan) if rows else math.nan,
+            failed=failure_of(probe, rows, run.state),
         )
 
 

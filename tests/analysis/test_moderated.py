@@ -99,13 +99,14 @@ def test_a_certain_and_an_unstable_algorithm_of_one_mean_are_rarely_called_diffe
     assert np.mean(called) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1000)
 
 
-def test_the_example_of_the_comparisons_page_has_the_marks_it_states() -> None:
+def test_the_example_of_the_comparisons_page_tells_apart_what_it_states() -> None:
     scores = {
         "steady": {0: 0.81, 1: 0.80, 2: 0.82, 3: 0.81},
         "alike": {0: 0.80, 1: 0.83, 2: 0.81, 3: 0.79},
         "worse": {0: 0.41, 1: 0.44, 2: 0.40, 3: 0.43},
     }
-    assert compare_all(scores).marks == {"steady": "a", "alike": "a", "worse": "b"}
+    differing = {(pair.first, pair.second) for pair in compare_all(scores).pairs if pair.told_apart}
+    assert differing == {("alike", "worse"), ("steady", "worse")}
 
 
 def test_everything_that_is_compared_agrees() -> None:
@@ -118,8 +119,6 @@ def test_everything_that_is_compared_agrees() -> None:
         first, second = result.cells[pair.first], result.cells[pair.second]
         assert pair.difference == pytest.approx(first.mean - second.mean)
         assert pair.low < pair.difference < pair.high and pair.p <= pair.q
-        shared = set(result.marks[pair.first]) & set(result.marks[pair.second])
-        assert bool(shared) is not pair.told_apart
     assert {cell.seeds for cell in result.cells.values()} == {4, 8}
 
 
@@ -141,7 +140,7 @@ def test_missing_scores_are_left_out_and_bad_ones_refused() -> None:
     steady = {0: 0.5, 1: 0.6, 2: math.nan}
     result = compare_all({"a": steady, "b": {0: math.nan}, "c": {}})
     assert list(result.cells) == ["a"] and result.cells["a"].seeds == 2
-    assert result.marks == {"a": "a"} and math.isnan(result.share)
+    assert not result.pairs and math.isnan(result.share)
     assert not compare_all({}).cells
     with pytest.raises(ValueError, match="b: one seed"):
         compare_all({"a": steady, "b": {0: 0.5}})

@@ -38,10 +38,20 @@ def probe(name: str, against: str = "", high: Sequence[str] = (), low: Sequence[
     )
 
 
-def rows(algorithm: str, name: str, scores: Sequence[float], rate: float = RATE) -> list[ProbeOutcome]:
-    """A finished run of 30 seconds for each score."""
+def rows(
+    algorithm: str,
+    name: str,
+    scores: Sequence[float],
+    rate: float = RATE,
+    failed: Sequence[int] | None = (),
+) -> list[ProbeOutcome]:
+    """A finished run of 30 seconds for each score. The seeds of `failed` lost the form; with None, the rows
+    do not record failures."""
     return [
-        ProbeOutcome(algorithm, name, rate, math.nan, seed, score, "finished", 30.0)
+        ProbeOutcome(
+            *(algorithm, name, rate, math.nan, seed, score, "finished", 30.0),
+            failed=None if failed is None else "lost form" * (seed in failed),
+        )
         for seed, score in enumerate(scores)
     ]
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpobench.analysis.profile.page import ProbePosition, changes, judge, page
+from grpobench.analysis.profile.scores import build
 
 PROBES = [probe("learn"), probe("flips", against="learn"), probe("credit")]
 OTHERS = {f"other{i}": {"learn": 0.6, "flips": 0.3, "credit": 0.5} for i in range(6)}
@@ -74,7 +75,8 @@ def test_a_change_names_the_mechanism_only_where_it_is_told_apart() -> None:
     assert "What learn isolates." not in text
     assert "Told apart on 2 of 3 probes: the flips (higher), the credit (lower)." in text
     alike = profile(OTHERS | {"mine": dict(OTHERS["other0"])}, PROBES)
-    assert f"None of {len(PROBES)} probes tells it from other0:" in page(alike, "mine", "other0")
+    flat = " ".join(page(alike, "mine", "other0").split())
+    assert f"None of {len(PROBES)} probes tells it from other0 by its score:" in flat
     credit = next(change.pair for change in changes(made, "mine", "other0") if change.probe.name == "credit")
     assert credit.difference == pytest.approx(-0.3)
     assert f"| −0.30 ({credit.low:.2f}".replace("-", "−") in text
@@ -96,3 +98,23 @@ def test_cost_counts_a_run_once_and_the_search_is_of_the_gate() -> None:
     text = page(made, "other0", rows=run_rows, search=search)
     assert "Cost: 2 runs, 1.0 minutes in sum" in text
     assert "Search of the policy's rate by `the learn`, 2 seeds used by nothing else: 1e−4: 0.20." in text
+
+
+def test_a_page_says_which_seeds_fail_and_what_other_rates_lose() -> None:
+    of = {
+        name: rows("x", "learn", [0.8] * 8, failed=(2,))
+        + rows("x", "learn", [0.5] * 8, 2 * RATE, failed=(0, 2))
+        for name in ("a", "b")
+    }
+    made = build(of, {"learn": probe("learn")}, {name: {"policy": RATE} for name in of})
+    text = " ".join(page(made, "a", "b").split())
+    assert "the learn 0.80 (0.80 to 0.80), above 0 of 1, below 0, 1 of 8 seeds fail" in text
+    assert "| the learn | 1e−3 (best) | 0.80 | 0.80 to 0.80 | 1/8 |" in text
+    assert "| the learn | 2e−3 | 0.50 | 0.50 to 0.50 | 2/8 |" in text
+    assert "the learn above +0.30 (+0.30 to +0.30) at 2e−3, 2/8 fail" in text
+    assert "1/8 to 1/8" in text
+    alone = page(profile(OTHERS, PROBES), "other0")
+    assert (
+        "All runs are at the best rate, 1e−3. `grpobench profile other0 --rates 0.5,1,2` adds others."
+        in alone
+    )

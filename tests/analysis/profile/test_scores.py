@@ -1,17 +1,22 @@
 """From kept outcomes to scores: gates, ratios inside a seed, ladders, and the tables themselves."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.profiles import RATE, rows
+from helpers.profiles import probe as helper
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.probe import Probe
-from grpobench.analysis.profile.scores import build, neighbor
+from grpobench.analysis.profile.scores import Profile, build
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.runs.settings.probes import probes as shipped
+from grpobench.tasks import TASKS
 
 
 def probe(name: str, **changes: object) -> Probe:
@@ -88,10 +93,9 @@ def test_only_runs_at_the_searched_rate_count_and_its_neighbors_are_told() -> No
     rows += [row("a", "learn", s, 1.0, r) for s in range(4) for r in (3e-4, 1e-3, 3e-3)]
     profile = build({"a": rows}, PROBES, {"a": {"policy": 1e-3}})
     assert set(profile.scores["offset"]["a"].values()) == {1.0}
-    assert profile.below["offset"]["a"] == pytest.approx(0.2)
-    assert profile.above["offset"]["a"] == pytest.approx(0.075 / 0.875)
-    assert neighbor(rows, 1e-3, -1) == 3e-4
-    assert neighbor([], 1e-3, 1) is None
+    curve = profile.curve("offset", "a")
+    assert curve.loss(-1).value == pytest.approx(1 - 0.2) and curve.beside(-1).rate == 3e-4
+    assert curve.loss(1).value == pytest.approx(1 - 0.075 / 0.875) and curve.beside(1).rate == 3e-3
 
 
 def test_rates_are_chosen_by_the_mean_and_the_critic_with_them() -> None:
@@ -123,6 +127,7 @@ kept_rows = st.builds(
     st.sampled_from([0.5, 0.25, -1.5, math.nan]),
     st.sampled_from(["finished", "diverged"]),
     st.sampled_from([1.5, 2.0]),
+    st.sampled_from([None, "", *kept.FAILURES]),
 )
 
 
@@ -143,10 +148,101 @@ def test_a_damaged_table_is_refused_with_its_line(tmp_path: Path) -> None:
     path.write_text("what,ever\n")
     with pytest.raises(LogError, match="the columns must be"):
         kept.read(path)
-    path.write_text(",".join(kept.NAMES) + "\ngrpo,learn,0.001,nan,zero,0.5,finished,1\n")
-    with pytest.raises(LogError, match=r"a\.csv:2: .*remove the line"):
-        kept.read(path)
+    for row in ("grpo,learn,0.001,nan,zero,0.5,finished,1,", "grpo,learn,0.001,nan,0,0.5,finished,1,perhaps"):
+        path.write_text(",".join(kept.NAMES) + f"\n{row}\n")
+        with pytest.raises(LogError, match=r"a\.csv:2: .*remove the line"):
+            kept.read(path)
+
+
+def test_a_table_from_before_failures_were_recorded_is_read_and_stays_without_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(",".join(kept.BEFORE_FAILURES) + "\ngrpo,learn,0.001,nan,0,0.5,finished,1.0\n")
+    (row,) = kept.read(path)
+    assert row.failed is None
+    path.write_text(kept.text_of([row]))
+    assert kept.read(path)[0].failed is None
+    assert path.read_text().endswith(",1.0,?\n")
 
 
 def test_a_diverged_run_has_the_outcome_of_score_zero() -> None:
     assert kept.outcome_of(PROBES["learn"], [{"score/solved": 0.9}], "diverged") == 0.125
+
+
+STEPS = [{"score/solved": 0.9, "score/format": 1.0, "policy/entropy": 1.0}] * 10
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "state", "failed"),
+    [
+        ("learn", {}, "finished", ""),
+        ("learn", {"score/format": 0.875}, "finished", ""),  # one letter of eight too many in every answer
+        ("learn", {"score/format": 0.75}, "finished", "lost form"),
+        ("learn", {"score/format": 0.75}, "diverged", "diverged"),
+        ("learn", {"score/solved": math.nan}, "finished", "no number"),
+        ("diversity", {"score/solved": 0.1}, "finished", ""),  # never learns: no outcome, and no failure
+    ],
+)
+def test_a_run_fails_if_it_diverges_loses_the_form_or_has_no_number(
+    name: str, last: dict[str, float], state: str, failed: str
+) -> None:
+    steps = [step | last for step in STEPS]
+    assert kept.failure_of(shipped()[name], steps, state) == failed
+
+
+def test_the_form_is_judged_by_the_end_of_the_run() -> None:
+    lost = {"score/format": 0.2}
+    recovers, ends = [STEPS[0] | lost, *STEPS], [*STEPS * 2, STEPS[0] | lost, STEPS[0] | lost]
+    assert kept.failure_of(shipped()["learn"], recovers, "finished") == ""
+    assert kept.failure_of(shipped()["learn"], ends, "finished") == "lost form"
+
+
+def test_every_probe_logs_the_form() -> None:
+    for a_probe in shipped().values():
+        for task in a_probe.settings.get("tasks", []):
+            assert "format" in TASKS[task].scores, a_probe.name
+
+
+def test_seeds_that_fail_are_counted_and_not_averaged() -> None:
+    """Five seeds of .8 and three that fail near .3: the score is .8, not .61 with an interval of ± .2."""
+    outcomes = [0.8, 0.3, 0.8, 0.8, 0.2, 0.8, 0.3, 0.8]
+    made = made_profile(
+        {"a": rows("a", "learn", outcomes, failed=(1, 4, 6)), "b": rows("b", "learn", [0.5] * 8)}
+    )
+    cell = made.cell("learn", "a")
+    assert cell and (cell.mean, cell.seeds) == (pytest.approx(0.8), 5) and cell.high - cell.low < 0.03
+    assert made.at_best("learn", "a").failures == "3/8" and made.at_best("learn", "b").failures == "0/8"
+
+
+def test_old_rows_average_over_all_seeds_and_say_nothing_of_failures() -> None:
+    point = made_profile({"a": rows("a", "learn", [0.8, 0.2] * 2, failed=None)}).at_best("learn", "a")
+    assert (point.failed, point.failures, point.score.value) == (None, "–", pytest.approx(0.5))
+
+
+def test_with_too_few_seeds_that_do_not_fail_there_is_a_share_of_failures_and_no_score() -> None:
+    made = made_profile({"a": rows("a", "learn", [0.8] * 8, failed=(0, 1, 2, 3, 4))})
+    assert made.gated["learn"] == {"a"} and "learn" not in made.scores
+    assert made.at_best("learn", "a").failures == "5/8"
+
+
+def test_a_dose_is_measured_on_seeds_that_fail_neither_with_nor_without_it() -> None:
+    """Clean gains of .8 but for a failed seed; under the dose .4, of which another seed fails."""
+    a = rows("a", "learn", [0.8] * 5 + [0.1], failed=(5,)) + rows(
+        "a", "flips", [0.4] * 5 + [0.0], failed=(0,)
+    )
+    point = made_profile({"a": a}).at_best("flips", "a")
+    assert point.scores == {seed: pytest.approx(0.5) for seed in (1, 2, 3, 4)}
+    assert point.failures == "1/6"  # of the dosed runs
+
+
+def test_a_ladder_counts_runs_as_they_end() -> None:
+    a = [row for rate in (1e-4, 1e-3) for row in rows("a", "ladder", [1.0, 0.0], rate, failed=(1,))]
+    probes = {"ladder": replace(helper("ladder"), runs="ladder")}
+    assert build({"a": a}, probes, {"a": {"policy": 1e-3}}).best.points["ladder"]["a"].scores == {
+        0: 1.0,
+        1: 0.0,
+    }
+
+
+def made_profile(by_algorithm: dict[str, list[ProbeOutcome]]) -> Profile:
+    probes = {name: helper(name, against="learn" if name == "flips" else "") for name in ("learn", "flips")}
+    return build(by_algorithm, probes, {name: {"policy": RATE} for name in by_algorithm})

@@ -1,4 +1,4 @@
-"""Tables of profiles: dashes where an algorithm does not learn, marks that are shared, neighbors by rate."""
+"""Tables of profiles: dashes where an algorithm does not learn, failing seeds, neighbors by rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from helpers.profiles import RATE, probe, profile, rows
 
 from grpobench.analysis.profile.scores import build
-from grpobench.analysis.profile.table import lines, rate_text, short_marks
+from grpobench.analysis.profile.table import lines, rate_text
 
 PROBES = [probe("learn"), probe("flips", against="learn")]
 MEANS = {
@@ -28,13 +28,21 @@ def test_an_algorithm_that_does_not_learn_has_a_dash_and_a_footnote() -> None:
     assert not any(line.startswith("–:") for line in lines(profile(MEANS, PROBES), probes=["learn"]))
 
 
-def test_what_is_not_told_apart_shares_a_mark() -> None:
+def test_a_dosed_score_is_the_share_of_the_gain() -> None:
     text = lines(profile(MEANS, PROBES))
-    marks = {name: entries(text, name)[1].split()[-1] for name in MEANS}
-    assert marks["strong"] == marks["even"] == "a"
-    assert marks["weak"] == "b"
     # 0.4/0.8 against 0.8/0.8 of the gain
     assert [entries(text, name)[2].split()[0] for name in ("strong", "even")] == ["0.50", "1.00"]
+
+
+def test_failing_seeds_stand_beside_the_score_and_old_rows_say_what_they_lack() -> None:
+    learn = {"learn": probe("learn")}
+    rates = {name: {"policy": RATE} for name in ("a", "b")}
+    fails = {"a": rows("a", "learn", [0.8] * 8, failed=(0, 5)), "b": rows("b", "learn", [0.5] * 8)}
+    text = lines(build(fails, learn, rates))
+    assert entries(text, "a")[1] == "0.80 ± 0.01, 2/8 fail" and "fail" not in entries(text, "b")[1]
+    assert not any("do not record failures" in line for line in text)
+    old = {"a": rows("a", "learn", [0.8] * 8, failed=None), "b": rows("b", "learn", [0.5] * 8, failed=None)}
+    assert any("The kept runs do not record failures" in line for line in lines(build(old, learn, rates)))
 
 
 def test_rows_are_in_the_order_of_the_gate_or_of_names() -> None:
@@ -62,7 +70,10 @@ def test_scores_at_the_neighboring_rates() -> None:
     made = build(
         rows_by_algorithm, {"credit": probe("credit")}, {name: {"policy": RATE} for name in rows_by_algorithm}
     )
-    assert entries(lines(made, "a"), "the credit")[6] == "0.10 / 0.50 / 0.30"
+    cells = entries(lines(made, "a"), "the credit")
+    assert cells[2] == "0/4" and cells[6] == "0.50"
+    assert cells[7].startswith("+0.40 (") and cells[7].endswith(" at 1e−4")
+    assert cells[8].startswith("+0.20 (") and cells[8].endswith(" at 1e−2")
 
 
 def test_unknown_names_are_refused() -> None:
@@ -73,12 +84,6 @@ def test_unknown_names_are_refused() -> None:
         lines(made, probes=["gone"])
     with pytest.raises(ValueError, match="no scores are kept"):
         lines(profile({}, PROBES))
-
-
-def test_three_neighboring_marks_are_a_range() -> None:
-    assert short_marks("abcdxyA") == "a-dxyA"
-    assert short_marks("yzAB") == "yzAB"  # z and A are no neighbors
-    assert short_marks("a1b1c1") == "a1b1c1"
 
 
 def test_learning_rates_are_written_alike() -> None:

@@ -284,6 +284,13 @@ def better_outcome(folder: Path) -> None:
     sign(folder)
 
 
+def failure_of_another(folder: Path) -> None:
+    path = folder / "profile/mine-Half.csv"
+    first, *others = kept.read(path)
+    path.write_text(kept.text_of([replace(first, failed="" if first.failed else "lost form"), *others]))
+    sign(folder)
+
+
 def worst_seed_dropped(folder: Path) -> None:
     path = folder / "profile/mine-Half.csv"
     path.write_text(kept.text_of([row for row in kept.read(path) if row.seed == 0]))
@@ -403,6 +410,7 @@ TAMPERED = {
     not_text: r"profile: .*mine-Half\.csv: not UTF-8 text",
     a_way_out: r"logs of small: .*\.\./run\.toml does not belong into a file set",
     better_outcome: r"profile: mine-Half\.csv: mine:Half on learn, seed 0, is .* by its logs, not 0\.987654",
+    failure_of_another: r"profile: mine-Half\.csv: .* failed is .* by its logs, not ",
     worst_seed_dropped: r"profile: mine-Half on learn, seed 1, was run and is in no table",
     easier_probe: r"settings of profile-mine-Half: .*train\.steps: 80 -> 40",
     not_of_the_schema: r"manifest: .*license: Field required",
