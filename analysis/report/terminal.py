@@ -44,7 +44,7 @@ def describe_pair(pair: Comparison) -> str:
     if pair.verdict in ("better", "worse"):
         shown = pair if pair.verdict == "better" else pair.turned()
         size = f"{number(100 * shown.effect, 1)} points ({interval(shown.low, shown.high, points)})"
-        if pair.p_equivalence_holm <= ALPHA:
+        if pair.small:
             size += f", within {margin_points(pair.margin)} points"
         p = f"adjusted p {p_value(pair.p_adjusted)}"
         return f"{pair.task}: {first} is {pair.verdict} than {second} by {size}, {p}"

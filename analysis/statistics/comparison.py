@@ -29,6 +29,7 @@ from grpobench.analysis.statistics.verdicts import (
     judge,
     no_difference,
     seeds_wanted,
+    shown,
     spread_of,
 )
 
@@ -107,6 +108,18 @@ class Comparison:
     def words(self) -> str:
         """The verdict as reports print it."""
         return no_difference(self.margin) if self.verdict == "equivalent" else self.verdict
+
+    @property
+    def small(self) -> bool:
+        """Whether the arms differ, and by less than the margin."""
+        _, inside = shown(
+            self.effect > 0,
+            self.p_adjusted,
+            self.p_equivalence_holm,
+            (self.low, self.high),
+            (-self.margin, self.margin),
+        )
+        return inside and self.verdict in ("better", "worse")
 
     def turned(self) -> Comparison:
         """The same comparison as second − first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
@@ -45,9 +46,19 @@ def equivalence_ps(differences: Sequence[ArrayLike], margin: float) -> list[floa
     """`equivalence_p` of each sample, with sign patterns that are made once."""
     if not margin > 0:
         raise ValueError("equivalence_p: needs margin > 0")
+    return inside_ps(differences, (-margin, margin))
+
+
+def inside_ps(differences: Sequence[ArrayLike], bounds: tuple[float, float]) -> list[float]:
+    """For each sample, p against "the mean difference is not between the bounds": the larger p of one-sided
+    sign-flip tests at the finite bounds. With one infinite bound it is a test of non-inferiority."""
+    low, high = bounds
     arrays = [np.asarray(sample, dtype=np.float64) for sample in differences]
-    both = _shares([*(array + margin for array in arrays), *(margin - array for array in arrays)], np.asarray)
-    return [max(pair) for pair in zip(both[: len(arrays)], both[len(arrays) :], strict=True)]
+    sides = [[array - low for array in arrays]] * math.isfinite(low)
+    sides += [[high - array for array in arrays]] * math.isfinite(high)
+    shares = _shares([array for side in sides for array in side], np.asarray)
+    count = len(arrays)
+    return [max(shares[index::count], default=1.0) for index in range(count)]
 
 
 def _shares(

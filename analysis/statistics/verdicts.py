@@ -19,6 +19,15 @@ ALPHA = 0.05
 SAME = 1e-12
 """Differences of accuracies below this are rounding errors."""
 Verdict: TypeAlias = Literal["better", "worse", "equivalent", "unresolved"]
+Bounds: TypeAlias = tuple[float, float]
+Shown: TypeAlias = Literal["higher", "lower", "equivalent", "unresolved"]
+OF_FIRST: Mapping[Shown, Verdict] = {
+    "higher": "better",
+    "lower": "worse",
+    "equivalent": "equivalent",
+    "unresolved": "unresolved",
+}
+"""What is shown of first − second -> the verdict on the first arm."""
 WAITS = "waits for runs without a result"
 """How the reason begins where a run of the pair has no result yet."""
 TURNED: Mapping[Verdict, Verdict] = {"better": "worse", "worse": "better"}
@@ -60,14 +69,26 @@ def correction_of(planned: bool) -> power.Correction:
     return "holm" if planned else "max-t"
 
 
-def judge(evidence: VerdictEvidence) -> tuple[Verdict, str]:
-    """The verdict on the first arm and the reason for it; if it is unresolved, what a verdict would need.
+def shown(
+    above: bool, p: float, p_inside: float, interval: Bounds, bounds: Bounds, alpha: float = ALPHA
+) -> tuple[Shown, bool]:
+    """What the tests of one effect show, and whether the effect is shown to lie inside `bounds`. Reports and
+    findings follow this one rule.
 
-    A difference takes precedence over equivalence: if arms differ significantly and within the margin, one is
-    better, and the reason says that the difference is small. Equivalence takes two one-sided tests that
-    reject and a 95% t interval inside the margin.
-    """
-    seeds, pairs = evidence.differences.size, evidence.pairs
+    A difference takes precedence over equivalence: a significant effect is `higher` (`above` 0) or `lower`
+    even if it is smaller than what matters. An effect lies inside the bounds if the one-sided tests reject
+    (`p_inside`) and its 95% interval lies inside them too, which NaN does not."""
+    inside = p_inside <= alpha and bounds[0] < interval[0] and interval[1] < bounds[1]
+    if p <= alpha:
+        return ("higher" if above else "lower"), inside
+    return ("equivalent" if inside else "unresolved"), inside
+
+
+def judge(evidence: VerdictEvidence) -> tuple[Verdict, str]:
+    """The verdict on the first arm and the reason for it, by `shown`; if it is unresolved, what a verdict
+    would need. If arms differ significantly and within the margin, one is better, and the reason says that
+    the difference is small."""
+    seeds, pairs, margin = evidence.differences.size, evidence.pairs, evidence.margin
     needed = evidence.needed
     over = f"over {seeds} paired seeds and {pairs} pair{'s' * (pairs > 1)}"
     if any(evidence.late.values()):
@@ -77,22 +98,20 @@ def judge(evidence: VerdictEvidence) -> tuple[Verdict, str]:
         return "unresolved", f"{WAITS}: {missing_runs}"
     if seeds == 0:
         return "unresolved", f"the arms share no seed; needs {needed}"
-    within, close = evidence.p_equivalence <= evidence.alpha, f"within {points(evidence.margin)} points"
-    if evidence.p <= evidence.alpha:
-        verdict: Verdict = "better" if evidence.differences.mean() > 0 else "worse"
-        little = f"; the difference is {close}: {_holm(evidence.p_equivalence)}" if within else ""
-        return verdict, f"{_p(evidence.p)} {over}{little}"
-    if within and is_inside_margin(evidence):
-        return "equivalent", f"{close}: {_holm(evidence.p_equivalence)} {over}"
+    mean = seed_mean(evidence.differences)
+    interval, bounds = (mean.low, mean.high), (-margin, margin)
+    effect, inside = shown(
+        mean.value > 0, evidence.p, evidence.p_equivalence, interval, bounds, evidence.alpha
+    )
+    close = f"within {points(margin)} points: {_holm(evidence.p_equivalence)}"
+    if effect in ("higher", "lower"):
+        little = f"; the difference is {close}" if inside else ""
+        return OF_FIRST[effect], f"{_p(evidence.p)} {over}{little}"
+    if effect == "equivalent":
+        return "equivalent", f"{close} {over}"
     return "unresolved", _undecided(evidence, needed) + _not_equivalent(evidence) + _beside(
         evidence.differences
     )
-
-
-def is_inside_margin(evidence: VerdictEvidence) -> bool:
-    """Whether the 95% t interval of the difference lies inside the margin; not where there is none."""
-    mean = seed_mean(evidence.differences)
-    return max(abs(mean.low), abs(mean.high)) < evidence.margin
 
 
 def points(share: float) -> str:

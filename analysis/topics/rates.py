@@ -20,7 +20,7 @@ from grpobench.analysis.statistics.rates import (
     shared_rates,
     width_in_octaves,
 )
-from grpobench.analysis.statistics.verdicts import ALPHA, Verdict, no_difference
+from grpobench.analysis.statistics.verdicts import OF_FIRST, Verdict, no_difference, shown
 from grpobench.analysis.tools.text import percent, points, sweep_value
 from grpobench.analysis.topics.comparisons import find_missing_seeds
 
@@ -385,12 +385,15 @@ def _effect_beyond(first: RateCurve, second: RateCurve, side: int) -> float:
 
 
 def _verdict(at_best: BestRatePair, margin: float) -> Verdict:
-    """The verdict on the first arm, each at its best rate; a difference comes before equivalence, as in
-    `verdicts.judge`."""
-    if at_best.p_adjusted <= ALPHA:
-        return "better" if at_best.first_is_better else "worse"
-    inside = max(abs(at_best.low), abs(at_best.high)) < margin
-    return "equivalent" if at_best.p_equivalence_holm <= ALPHA and inside else "unresolved"
+    """The verdict on the first arm, each at its best rate, by `verdicts.shown`."""
+    effect, _ = shown(
+        at_best.first_is_better,
+        at_best.p_adjusted,
+        at_best.p_equivalence_holm,
+        (at_best.low, at_best.high),
+        (-margin, margin),
+    )
+    return OF_FIRST[effect]
 
 
 def _conclude(
