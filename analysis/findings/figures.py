@@ -42,6 +42,8 @@ INSIDE = WIDEST - 0.2
 SHARES = ("points", "%")
 GAP = 8.0
 """Points between the axis and the columns of numbers beside it."""
+CLAIMS = {"same": " (claims none)", "not lower": " (claims no loss)", "not higher": " (claims no rise)"}
+"""What a test expects beside a difference, for the name of its finding."""
 ORDER: Sequence[Verdict] = tuple(VERDICTS)
 
 
@@ -97,13 +99,13 @@ def sorted_group(results: Sequence[Result], verdict: Verdict) -> list[Result]:
 
 
 def finding_label(result: Result, labels: Mapping[str, str] | None = None) -> str:
-    """A finding's name in words, and whether it claims that nothing differs: then no side is the claimed
-    one."""
+    """A finding's name in words, and whether it claims that nothing differs, so that no side is the claimed
+    one, or that nothing is lost."""
     label_by_name = labels or {}
     name = result.finding.name
     words = label_by_name.get(name) or " ".join(human(word, label_by_name) for word in name.split("-"))
     test = result.deciding.test
-    return f"{words[0].upper()}{words[1:]}{' (claims none)' * (test.expect == 'same')}"
+    return f"{words[0].upper()}{words[1:]}{CLAIMS.get(test.expect, '')}"
 
 
 def _columns(axes: Axes, lines: Sequence[Verdict | Result]) -> None:
@@ -160,7 +162,7 @@ def scaled(judged: Judged) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     if test.ratio:
         numbers = [math.log(ratio) if ratio > 0 else math.nan for ratio in numbers]
-    turned = -1 if test.expect == "lower" else 1
+    turned = -1 if test.expect in ("lower", "not higher") else 1
     value, low, high = (turned * number / test.margin for number in numbers)
     return value, min(low, high), max(low, high)
 

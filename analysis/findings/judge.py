@@ -11,7 +11,7 @@ import numpy as np
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
 from grpobench.analysis.findings.result import Judged, Result, Verdict
-from grpobench.analysis.findings.rule import Finding, Test, covers
+from grpobench.analysis.findings.rule import FREE, Finding, Test, covers
 from grpobench.analysis.findings.sensitivity import (
     checked,
     conclusion,
@@ -22,15 +22,15 @@ from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean, wilson
 from grpobench.analysis.statistics.maxima import joint_ps
 from grpobench.analysis.statistics.permutation import (
-    equivalence_p,
     equivalence_ps,
     holm,
+    inside_ps,
     seeds_needed,
     sign_flip_ps,
     smallest_p,
 )
 from grpobench.analysis.statistics.survival import paired_log_rank
-from grpobench.analysis.statistics.verdicts import ALPHA, spread_of
+from grpobench.analysis.statistics.verdicts import ALPHA, Shown, shown, spread_of
 
 DEAL_SEED = 20260901
 """Random seed of the deals in A/A comparisons."""
@@ -42,14 +42,16 @@ def judge(
     """Apply the rule. Every test has the 5 % level over the finding's tests, for differences by max-T over
     joint sign flips and for equivalence by Holm. Controls must all show their effects, so that each has 5 %.
 
-    A test is `equivalent` if its effect is shown to be smaller than what matters. Otherwise it is `supported`
-    or `contradicted` if a difference is shown. A test that expects `same` is supported by equivalence. Where
-    neither a difference is shown nor checks and controls say that it could have been, it is `insensitive`.
+    What a test shows follows `verdicts.shown`: a difference comes first, then an effect smaller than what
+    matters (`equivalent`). A test that expects `higher` or `lower` is `supported` or `contradicted` by a
+    difference. One that expects `same`, `not lower` or `not higher` is `supported` by an effect inside its
+    bounds, even if it is not 0, and `contradicted` by any other difference against it. Where neither a
+    difference is shown nor checks and controls say that it could have been, a test is `insensitive`.
 
     The finding is `dose-dependent` if effects differ by dose and the verdicts with them, `contradicted` if
     any test is, `supported` if all tests are, `equivalent` if the primary test is, `insensitive` if a test
-    is, and otherwise `unresolved`. `horizons` bound effects and intervals, and change no p value. Raises
-    LogError if a contrast names an arm without runs, unless results are missing.
+    is, and otherwise `unresolved`; so is each part of its claim. `horizons` bound effects and intervals, and
+    change no p value. Raises LogError if a contrast names an arm without runs, unless results are missing.
     """
     waiting, horizons = bool(waits), horizons or {}
     judged: dict[str, Judged] = {}
@@ -72,11 +74,17 @@ def judge(
     tests = [judged[test.name] for test in finding.test if test.name in judged]
     if waits:
         return Result(finding, tuple(tests), "unresolved", tuple(waits), checks, controls)
-    unchecked = conclusion([test_result for test_result in tests if not test_result.test.also], ())
+    unchecked = conclusion(_deciding(tests), ())
     tests = [with_sensitivity(test_result, checks, controls) for test_result in tests]
     series = series_of([test_result.test for test_result in tests], values, waiting)
-    verdict = conclusion([test_result for test_result in tests if not test_result.test.also], series)
-    return Result(finding, tuple(tests), verdict, (), checks, controls, series, unchecked)
+    verdict = conclusion(_deciding(tests), series)
+    parts = {part: conclusion(_deciding(tests, part), series) for part in finding.parts}
+    return Result(finding, tuple(tests), verdict, (), checks, controls, series, unchecked, parts)
+
+
+def _deciding(tests: Sequence[Judged], part: str = "") -> list[Judged]:
+    """Those of a part of the claim, or all."""
+    return [entry for entry in tests if not entry.test.also and part in ("", entry.test.part)]
 
 
 def _censored(test_result: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
@@ -136,7 +144,7 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
     samples = [np.array([*contrast.values()], dtype=np.float64) for contrast in contrasts]
     _, p = joint_ps(contrasts)
     close = holm(
-        [equivalence_p(contrast, test.margin) for contrast, test in zip(samples, tests, strict=True)]
+        [inside_ps([contrast], test.bounds)[0] for contrast, test in zip(samples, tests, strict=True)]
     )
     judged = {}
     for i, test in enumerate(tests):
@@ -167,50 +175,62 @@ def _judged(
 ) -> Judged:
     p, p_equivalence = p_values
     mean = seed_mean(contrasts)
-    verdict, needs = _verdict(test, contrasts, p, p_equivalence, tests, waits)
-    needs += _beside(test, verdict, mean)
-    effect = Estimate(
+    effect, inside = shown(mean.value > 0, p, p_equivalence, (mean.low, mean.high), test.bounds)
+    scaled = Estimate(
         *(math.exp(number) if test.ratio else number for number in (mean.value, mean.low, mean.high))
     )
-    contrast_tuple = tuple(map(float, contrasts))
-    return Judged(test, seeds, contrast_tuple, effect, p, p_equivalence, verdict, needs, tests)
-
-
-def _verdict(
-    test: Test, contrasts: Floats, p: float, p_equivalence: float, tests: int, waits: bool
-) -> tuple[Verdict, str]:
-    seeds, needed = len(contrasts), seeds_needed(ALPHA)
-    over = f"over {seeds} seeds and {tests} test{'s' * (tests > 1)}"
-    if waits:
-        return "unresolved", "waits for runs without a result"
-    if not seeds:
-        return "unresolved", "no seed has every value that the contrast needs"
-    if p_equivalence <= ALPHA:
-        little = f"p {p_equivalence:.3g} that it is as large as what matters, {over}"
-        if p <= ALPHA:
-            little += "; it is not 0, though"
-        return ("supported" if test.expect == "same" else "equivalent"), little
-    if p <= ALPHA:
-        above = contrasts.mean() > 0
-        meant = test.expect == ("higher" if above else "lower")
-        return ("supported" if meant else "contradicted"), f"p {p:.3g} that there is no difference, {over}"
-    if seeds < needed:
-        return "unresolved", f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
-    return (
-        "unresolved",
-        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds):.2g}); {_more(contrasts, tests)}",
+    judged = Judged(
+        test, seeds, tuple(map(float, contrasts)), scaled, p, p_equivalence, "unresolved", "", tests
     )
+    if waits:
+        return replace(judged, needs="waits for runs without a result")
+    if not seeds:
+        return replace(judged, needs="no seed has every value that the contrast needs")
+    judged = replace(judged, shown=effect, inside=inside, verdict=_verdict(test, effect, inside))
+    return replace(judged, needs=_reason(judged, mean))
 
 
-def _beside(test: Test, verdict: Verdict, mean: Estimate) -> str:
-    """A remark if the t interval, which assumes normal effects, contradicts the exact tests."""
-    if math.isnan(mean.low) or verdict == "unresolved":
-        return ""
-    if verdict == "equivalent" or (verdict == "supported" and test.expect == "same"):
-        beyond = max(-mean.low, mean.high) >= test.margin
-        return "; the 95 % t interval, which asks for more, reaches beyond what matters" if beyond else ""
-    holds = mean.low <= 0 <= mean.high
-    return "; the t interval, which takes the effects as normal, holds 0" if holds else ""
+def _verdict(test: Test, effect: Shown, inside: bool) -> Verdict:
+    if effect in ("equivalent", "unresolved") and test.expect in ("higher", "lower"):
+        return effect
+    if effect == test.expect or (inside and test.expect not in ("higher", "lower")):
+        return "supported"
+    return "unresolved" if effect in ("unresolved", FREE.get(test.expect)) else "contradicted"
+
+
+def _reason(judged: Judged, mean: Estimate) -> str:
+    """The reason for the verdict; if it is unresolved, what a verdict would need."""
+    seeds, needed = len(judged.seeds), seeds_needed(ALPHA)
+    over = f"over {seeds} seeds and {judged.corrected} test{'s' * (judged.corrected > 1)}"
+    close = f"p {judged.p_equivalence:.3g} that {_bound(judged.test)}, {over}"
+    differs = judged.shown in ("higher", "lower")
+    reason = f"p {judged.p:.3g} that there is no difference, {over}"
+    if judged.inside and not judged.small:
+        return f"{close}; {reason}" if differs else close
+    if differs:
+        if judged.small:
+            return f"{reason}; the difference is smaller than what matters, p {judged.p_equivalence:.3g}"
+        if judged.test.expect not in ("higher", "lower"):
+            reason += f"; p {judged.p_equivalence:.3g} that {_bound(judged.test)}{_beyond(judged)}"
+        holds = mean.low <= 0 <= mean.high
+        return reason + "; the t interval, which takes the effects as normal, holds 0" * holds
+    if seeds < needed:
+        return f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
+    smallest = f"smallest possible {smallest_p(seeds):.2g}"
+    more = _more(np.array(judged.contrasts), judged.corrected)
+    return f"p {judged.p:.3g} {over} ({smallest}){_beyond(judged)}; {more}"
+
+
+def _bound(test: Test) -> str:
+    """What the one-sided tests are against, in words."""
+    side = {"not lower": "below 0 by", "not higher": "above 0 by"}.get(test.expect)
+    return f"it is {side} what matters" if side else "it is as large as what matters"
+
+
+def _beyond(judged: Judged) -> str:
+    """A remark if only the interval speaks against an effect inside the bounds."""
+    close = judged.p_equivalence <= ALPHA and not judged.inside
+    return ", but the interval reaches beyond what matters" * close
 
 
 def _more(contrasts: Floats, tests: int) -> str:
@@ -237,11 +257,18 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     rng = np.random.default_rng(DEAL_SEED)
     drawn = [rng.choice(pool, size=(2, test.seeds), replace=False) for _ in range(test.deals)]
     differences = [first - second for first, second in drawn]
-    p = np.array(sign_flip_ps(differences))
-    close = np.array(equivalence_ps(differences, test.margin))
-    false = int(np.sum((p <= ALPHA) & (close > ALPHA)))
+    shown_of = [
+        shown(mean.value > 0, p, p_inside, (mean.low, mean.high), test.bounds)[0]
+        for mean, p, p_inside in zip(
+            map(seed_mean, differences),
+            sign_flip_ps(differences),
+            equivalence_ps(differences, test.margin),
+            strict=True,
+        )
+    ]
+    false = sum(effect in ("higher", "lower") for effect in shown_of)
     share = wilson(false, test.deals)
-    equal = int(np.sum(close <= ALPHA))
+    equal = shown_of.count("equivalent")
     verdict: Verdict = "unresolved"
     if not waits and share.value <= test.most:
         verdict = "supported"

@@ -14,7 +14,7 @@ from grpobench.analysis.findings.horizons import Horizons, Key, Values, horizons
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import horizons_of, values_of
 from grpobench.analysis.findings.result import Result
-from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
+from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain, outcome_of
 from grpobench.analysis.measure import Measure
 from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
 from grpobench.analysis.runfolder.experiment import Experiment
@@ -199,8 +199,22 @@ class Record:
         return self.provenance.seconds
 
     def result(self, rule: Finding | None = None) -> Result:
-        """By the registered rule, or by another one."""
-        return judge(rule or self.registration.finding, self.values, self.waits, self.horizons)
+        """By the registered rule, or by another one, whose outcomes must be among those of the registered
+        one."""
+        registered = self.registration.finding
+        if rule is None:
+            return judge(registered, self.values, self.waits, self.horizons)
+        names = {outcome_of(measured): measured.name for measured in reversed(registered.measured)}
+        same = {(measured.name, outcome_of(measured)) for measured in registered.measured}
+        sources = {
+            measured.name: measured.name
+            if (measured.name, outcome_of(measured)) in same
+            else names[outcome_of(measured)]
+            for measured in rule.measured
+        }
+        values = {name: self.values[source] for name, source in sources.items()}
+        ends = {name: self.horizons[source] for name, source in sources.items() if source in self.horizons}
+        return judge(rule, values, self.waits, ends)
 
     def departed(self, today: Finding) -> list[str]:
         """How runs and rule differ from what was registered, where `today` is the finding as its file has it:

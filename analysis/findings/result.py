@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from grpobench.analysis.findings.rule import Check, Finding, Test
+from grpobench.analysis.findings.rule import FREE, Check, Finding, Test
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate
-from grpobench.analysis.statistics.verdicts import ALPHA, spread_of
+from grpobench.analysis.statistics.verdicts import ALPHA, Shown, spread_of
 from grpobench.analysis.tools.text import json_number
 
 Verdict: TypeAlias = Literal[
@@ -29,6 +29,8 @@ VERDICTS: Mapping[Verdict, str] = {
 """Conclusions about findings. A single test is never dose-dependent."""
 SILENT: tuple[Verdict, ...] = ("equivalent", "unresolved")
 """What is said of a test without a difference, and only where a difference could have been seen."""
+SMALL = ", small difference"
+"""What pages add to a verdict if a difference is shown that is smaller than what matters."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Judged:
     p: float
     """Two-sided sign-flip test over seeds, corrected over the finding's tests by max-T."""
     p_equivalence: float
-    """Two one-sided tests against an effect of `matters` or more, after Holm."""
+    """Two one-sided tests against an effect of `matters` or more, after Holm; of non-inferiority one of
+    them."""
     verdict: Verdict
     needs: str
     """The reason for the verdict; if it is unresolved, what a verdict would need."""
@@ -58,6 +61,28 @@ class Judged:
     p_log_rank: float = math.nan
     """Of the log-rank test by permutation inside seeds, if the outcome ends with the run and the contrast is
     one of two arms on one task; beside `p`, which is that of the restricted means."""
+    shown: Shown = "unresolved"
+    """What the runs show of the effect, whatever the test expects."""
+    inside: bool = False
+    """Whether the effect is shown to lie inside the test's bounds."""
+
+    @property
+    def small(self) -> bool:
+        """Whether a difference is shown, and shown to be smaller than what matters."""
+        differs = self.shown in ("higher", "lower")
+        return differs and self.inside and self.shown != FREE.get(self.test.expect)
+
+    @property
+    def label(self) -> str:
+        """The verdict as pages show it."""
+        return self.verdict + SMALL * self.small
+
+    @property
+    def says_none(self) -> bool:
+        """Whether the verdict says that there is no difference, or no loss, and none in favor is shown."""
+        if self.verdict == "supported":
+            return self.test.expect not in ("higher", "lower") and self.shown != FREE.get(self.test.expect)
+        return self.verdict == "equivalent"
 
     @property
     def power(self) -> float:
@@ -69,7 +94,8 @@ class Judged:
 
     @property
     def power_equivalence(self) -> float:
-        """Share of repetitions in which these seeds show an effect of 0 to be smaller than `matters`."""
+        """Share of repetitions in which these seeds show an effect of 0 to be smaller than `matters`; of a
+        test of non-inferiority, which has one bound, the share is at least this."""
         if math.isnan(self._margin):
             return math.nan
         return power.power_of_equivalence(len(self.contrasts), self.corrected, self._margin, ALPHA)
@@ -127,6 +153,8 @@ class Result:
     unchecked: Verdict = "unresolved"
     """The conclusion if checks, controls and doses were not asked, as findings were judged before they had
     any."""
+    parts: Mapping[str, Verdict] = field(default_factory=dict)
+    """By part of the claim, its own conclusion; empty for a claim without parts."""
 
     @property
     def primary(self) -> Judged:
@@ -136,10 +164,29 @@ class Result:
     def deciding(self) -> Judged:
         """The first of the tests of the rule that says what the finding concludes; the primary test if none
         alone does."""
-        ruling = [test_result for test_result in self.tests if not test_result.test.also]
-        return next(
-            (test_result for test_result in ruling if test_result.verdict == self.verdict), self.primary
-        )
+        return _deciding(self.tests, self.verdict)
+
+    @property
+    def deciding_by_part(self) -> Mapping[str, Judged]:
+        """The same of each part of the claim; for a claim without parts the deciding test, under ""."""
+        if not self.parts:
+            return {"": self.deciding}
+        return {
+            part: _deciding([entry for entry in self.tests if entry.test.part == part], verdict)
+            for part, verdict in self.parts.items()
+        }
+
+    @property
+    def label(self) -> str:
+        """The conclusion as pages show it, by part of the claim."""
+        if self.parts:
+            return ", ".join(f"{part}: {verdict}" for part, verdict in self.parts.items())
+        return self.deciding.label if self.deciding.verdict == self.verdict else self.verdict
+
+
+def _deciding(tests: Sequence[Judged], verdict: Verdict) -> Judged:
+    ruling = [entry for entry in tests if not entry.test.also]
+    return next((entry for entry in ruling if entry.verdict == verdict), ruling[0])
 
 
 def as_row(result: Result, powers: bool = False) -> dict[str, Any]:
@@ -149,6 +196,8 @@ def as_row(result: Result, powers: bool = False) -> dict[str, Any]:
         "claim": result.finding.claim,
         "source": result.finding.source,
         "verdict": result.verdict,
+        "label": result.label,
+        "parts": dict(result.parts),
         "waits": list(result.waits),
         "checks": [_check_row(check_result) for check_result in result.checks],
         "control": [test_row(control, powers) | {"shown": control.shows} for control in result.controls],
@@ -161,8 +210,8 @@ def as_row(result: Result, powers: bool = False) -> dict[str, Any]:
 
 def test_row(test_result: Judged, powers: bool = False) -> dict[str, Any]:
     """A test for JSON, with its `powers` or without them, which takes less time."""
-    rule_fields = ("name", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
-    judged = ("verdict", "needs", "runs", "reached", "seeds", "contrasts")
+    rule_fields = ("name", "part", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
+    judged = ("verdict", "label", "needs", "runs", "reached", "seeds", "contrasts")
     ps = ("p", "p_equivalence", "p_log_rank", *("power", "power_equivalence") * powers)
     rule = {name: getattr(test_result.test, name) for name in rule_fields}
     return rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from grpobench.analysis.measure import Measure
 
-Expected = Literal["higher", "lower", "same"]
+Expected = Literal["higher", "lower", "same", "not lower", "not higher"]
+FREE: Mapping[str, str] = {"not lower": "higher", "not higher": "lower"}
+"""Expectations of non-inferiority, with the side on which an effect may have any size."""
 DIGEST = 16
 """Number of hexadecimal characters of a digest."""
 
@@ -27,7 +29,8 @@ class Test:
     outcome: str
     """What is measured in each run; see `measure.KINDS`."""
     expect: Expected
-    """Where the contrast is if the claim is correct: above 0, below 0, or within `matters`."""
+    """Where the contrast is if the claim is correct: above 0, below 0, within `matters`, or not below or not
+    above 0 by `matters` or more."""
     matters: float
     """The smallest effect that matters, in the outcome's unit; with `ratio` a factor above 1."""
     contrast: Mapping[str, float] = field(default_factory=dict)
@@ -52,6 +55,8 @@ class Test:
     """Place of the test on the finding's dose axis."""
     series: str = ""
     """Tests with a dose that have the same series are compared with each other: do effects differ by dose?"""
+    part: str = ""
+    """The part of the claim that the test is about, if the claim has several, each with its conclusion."""
 
     def __post_init__(self) -> None:
         _demand_weights(self.contrast)
@@ -72,19 +77,29 @@ class Test:
         """`matters` on the scale on which differences are taken."""
         return math.log(self.matters) if self.ratio else self.matters
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between them an effect is smaller than what matters, on the same scale. A test of non-inferiority
+        has one bound; the other is infinite."""
+        free = FREE.get(self.expect)
+        low = -math.inf if free == "lower" else -self.margin
+        return low, math.inf if free == "higher" else self.margin
+
 
 @dataclass(frozen=True)
 class Control(Test):
     """A positive control: an exaggerated dose or an oracle arm, whose effect the testbed must show."""
 
     tests: tuple[str, ...] = ()
-    """Names of the tests that it is the control of; empty for all."""
+    """Names of the tests that it is the control of, which measure the same outcome; empty for all that
+    do."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "tests", tuple(self.tests))  # JSON and TOML have lists
-        if self.expect == "same" or self.deals or self.also or self.dose is not None:
-            raise ValueError("control: must expect higher or lower, without deals, also and dose")
+        directed = self.expect in ("higher", "lower")
+        if not directed or self.deals or self.also or self.part or self.dose is not None:
+            raise ValueError("control: must expect higher or lower, without deals, also, part and dose")
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,8 @@ class Check:
     unit: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
     tests: tuple[str, ...] = ()
-    """Names of the tests that it concerns; empty for all."""
+    """Names of the tests that it concerns; empty for all. A check for room (`attachment.is_room_check`)
+    concerns tests of its outcome only."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tests", tuple(self.tests))
@@ -148,6 +164,11 @@ class Finding:
         for name, tests in concerned:
             if unknown := sorted(set(tests) - {test.name for test in self.test}):
                 raise ValueError(f"tests: {name!r} names {unknown[0]!r}, which is no test of the finding")
+        deciding = {test.part for test in self.test if not test.also}
+        if self.parts and "" in deciding:
+            raise ValueError("part: every test that decides must name its part if one does")
+        if beside := sorted({test.part for test in self.test} - deciding - {""}):
+            raise ValueError(f"part: no test of {beside[0]!r} decides; remove `also` from one of them")
         self._demand_doses()
 
     def _demand_doses(self) -> None:
@@ -161,13 +182,23 @@ class Finding:
             words = f"of series {name!r}" if name else "with a dose"
             if len(tests) < 2 or len({test.dose for test in tests}) < len(tests):
                 raise ValueError(f"dose: the tests {words} must be two or more with different doses")
-            if len({(test.outcome, test.ratio, test.expect, test.also) for test in tests}) > 1:
+            if len({(test.outcome, test.ratio, test.expect, test.also, test.part) for test in tests}) > 1:
                 raise ValueError(f"dose: the tests {words} must measure and expect the same")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the claim, in the order of the tests; empty for a claim without parts."""
+        return tuple(dict.fromkeys(test.part for test in self.test if test.part and not test.also))
 
     @property
     def measured(self) -> tuple[Test | Check, ...]:
         """All that is measured of the runs: tests, checks and controls."""
         return *self.test, *self.check, *self.control
+
+    @property
+    def outcomes(self) -> frozenset[tuple[str, frozenset[tuple[str, str]]]]:
+        """The outcomes that are measured of the runs, each with its traits."""
+        return frozenset(outcome_of(measured) for measured in self.measured)
 
     @property
     def over_rates(self) -> bool:
@@ -187,6 +218,11 @@ class Finding:
     def digest(self) -> str:
         """Digest of claim and rule."""
         return digest(self.plain())
+
+
+def outcome_of(measured: Test | Check) -> tuple[str, frozenset[tuple[str, str]]]:
+    """The outcome with the traits of the problems that are counted."""
+    return measured.outcome, frozenset(measured.where.items())
 
 
 def _set(instance: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from grpobench.analysis.findings.attachment import stands_for
 from grpobench.analysis.findings.contrasts import contrasts_of
 from grpobench.analysis.findings.horizons import Values
 from grpobench.analysis.findings.result import SILENT, CheckResult, DoseSeries, Judged, Verdict
@@ -28,27 +29,24 @@ def with_sensitivity(
     test_result: Judged, checks: Sequence[CheckResult], controls: Sequence[Judged]
 ) -> Judged:
     """The judged test, `insensitive` where it says that there is no difference, or nothing, although a check
-    failed or a control did not show its effect; and where it says that there is none without a control."""
-    none = test_result.verdict == "equivalent" or (
-        test_result.verdict == "supported" and test_result.test.expect == "same"
-    )
-    if not none and test_result.verdict not in SILENT:
+    failed or a control did not show its effect; and where it says that there is none without a control of
+    its outcome."""
+    if not test_result.says_none and test_result.verdict not in SILENT:
         return test_result
     why = [
         f"a check failed: {check_result.check.name}"
         for check_result in checks
-        if _concerns(check_result.check, test_result) and not check_result.passed
+        if stands_for(check_result.check, test_result.test) and not check_result.passed
     ]
-    matching_controls = [
-        control
-        for control in controls
-        if isinstance(control.test, Control) and _concerns(control.test, test_result)
-    ]
+    rules = [control.test for control in controls if isinstance(control.test, Control)]
+    standing = [rule.name for rule in rules if stands_for(rule, test_result.test)]
     why += [
-        f"a control shows nothing: {control.test.name}" for control in matching_controls if not control.shows
+        f"a control shows nothing: {control.test.name}"
+        for control in controls
+        if control.test.name in standing and not control.shows
     ]
-    if none and not matching_controls:
-        why.append("no control says that these runs could have shown a difference")
+    if test_result.says_none and not standing:
+        why.append(_without_control(test_result.test, rules))
     if not why:
         return test_result
     return replace(
@@ -58,8 +56,12 @@ def with_sensitivity(
     )
 
 
-def _concerns(check_or_control: Check | Control, test_result: Judged) -> bool:
-    return not check_or_control.tests or test_result.test.name in check_or_control.tests
+def _without_control(test: Test, controls: Sequence[Control]) -> str:
+    others = [control for control in controls if not control.tests or test.name in control.tests]
+    if not others:
+        return "no control says that these runs could have shown a difference"
+    outcomes = " and ".join(dict.fromkeys(control.outcome for control in others))
+    return f"its control measures another outcome: {outcomes}, not {test.outcome}"
 
 
 def series_of(tests: Sequence[Test], values: Values, waits: bool) -> tuple[DoseSeries, ...]:

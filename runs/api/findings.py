@@ -10,6 +10,7 @@ from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory import folders
+from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.findings.parts import read_part, without_part
 from grpobench.runs.inventory.findings.records import Records, find_records, kept_path
 from grpobench.runs.inventory.findings.registration import register
@@ -56,7 +57,7 @@ def summary(name: str, scale: str, out: Path) -> dict[str, Any]:
         "source": study.finding.source,
         "scales": list(study.scales),
         "scale": scale,
-        "verdict": judged_as_registered(study, records.listed).verdict if records.listed else None,
+        "verdict": judge_record(study, records.listed).label if records.listed else None,
         "rerun": records.rerun,
         "contributed": contributed(study, scale),
     }
@@ -83,7 +84,7 @@ def rerun_of(study: FindingFile, scale: str, out: Path) -> dict[str, Any] | None
 def describe(study: FindingFile, record: Record, records: Records, powers: bool) -> dict[str, Any]:
     """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
     beside it. Raises DataError."""
-    row = as_row(judged_as_registered(study, record), powers) | {"rerun": records.rerun}
+    row = as_row(judge_record(study, record), powers) | {"rerun": records.rerun}
     seeds = {run[2] for run in record.states}
     row |= {
         "scale": record.registration.scale,
@@ -91,11 +92,11 @@ def describe(study: FindingFile, record: Record, records: Records, powers: bool)
         "registered": record.registration.registered,
         "commit": record.registration.commit,
         "rule": record.registration.finding.digest,
-        "departures": record.departed(study.finding),
+        "departures": departed(study, record),
         "exploratory": None,
         "contributed": contributed(study, record.registration.scale),
     }
-    if study.finding.digest != record.registration.finding.digest:
+    if study.finding.digest != judging_rule(study, record).digest:
         row["exploratory"] = exploratory(study, record)
     return row
 
@@ -109,31 +110,24 @@ def contributed(study: FindingFile, scale: str) -> list[dict[str, Any]]:
         {
             "name": theirs.name,
             "contributor": theirs.contributor,
-            "verdict": theirs.record.result().verdict,
-            "departures": theirs.record.departed(study.finding),
+            "verdict": judge_record(study, theirs.record).verdict,
+            "departures": departed(study, theirs.record),
         }
         for theirs in contributed_records(results, study.finding.name, scale)
     ]
 
 
-def judged_as_registered(study: FindingFile, record: Record) -> Result:
-    """Judge a record by its registered rule. Raises DataError."""
+def judge_record(study: FindingFile, record: Record) -> Result:
+    """Judge a record by its registered rule, or the correction of it. Raises DataError."""
     try:
-        return record.result()
+        return record.result(judging_rule(study, record))
     except LogError as error:
         raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
 
 
 def exploratory(study: FindingFile, record: Record) -> str:
     """The verdict by today's rule, where what it asks for was measured."""
-    today = {measured.name: measured for measured in study.finding.measured}
-    registered = {measured.name: measured for measured in record.registration.finding.measured}
-    same = all(
-        name in registered
-        and (test.outcome, test.where) == (registered[name].outcome, registered[name].where)
-        for name, test in today.items()
-    )
-    if not same:
+    if not study.finding.outcomes <= record.registration.finding.outcomes:
         return "measures something else; run it anew"
     try:
         return record.result(study.finding).verdict

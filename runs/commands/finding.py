@@ -82,12 +82,13 @@ def describe_rule(study: FindingFile) -> list[str]:
     lines = [finding.claim, f"source: {finding.source}"]
     lines += [f"published: {finding.published}"] * bool(finding.published)
     lines += [f"design: {finding.stands_for}"] * bool(finding.stands_for)
+    lines += [f"correction: {study.correction}"] * bool(study.correction)
     lines += [f"caveat: {study.caveat}"] * bool(study.caveat)
     for test in finding.test:
         dose = f" at {finding.dose} {test.dose:g}" if test.dose is not None else ""
         lines.append(
-            f"test: {test.name}: {test.outcome} ({_weights(test)}) is {test.expect}{dose}; "
-            f"{test.matters:g} matters"
+            f"test: {f'{test.part}: ' * bool(test.part)}{test.name}: {test.outcome} ({_weights(test)}) is "
+            f"{test.expect}{dose}; {test.matters:g} matters"
         )
     for check in finding.check:
         bounds = [("at least", check.at_least), ("at most", check.at_most)]
@@ -172,9 +173,10 @@ def answer(row: Mapping[str, Any]) -> list[str]:
     """The verdict and its tests as a terminal shows them."""
     from grpobench.analysis.findings.description import check_words, effect_words
 
-    lines = [f"{row['name']} at {row['scale']} scale: {row['verdict'].upper()}"]
+    lines = [f"{row['name']} at {row['scale']} scale: {row['label'].upper()}"]
     for test in row["tests"]:
-        lines.append(f"  {test['name']}: {test['verdict']}; {effect_words(test)}; {test['needs']}")
+        name = f"{test['part']}: {test['name']}" if test["part"] else test["name"]
+        lines.append(f"  {name}: {test['label']}; {effect_words(test)}; {test['needs']}")
     if row["waits"]:
         row = {**row, "checks": [], "control": []}  # nothing is known of them yet
     for check in row["checks"]:

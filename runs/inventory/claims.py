@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.folders import results_folder
 from grpobench.runs.settings import plugins, registries
 from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
@@ -122,7 +123,7 @@ class Standing:
         from grpobench.analysis.findings.description import effect_words
         from grpobench.analysis.findings.result import VERDICTS, test_row
 
-        kept_result = self.read_result(study.finding.name, scale)
+        kept_result = self.read_result(study, scale)
         if kept_result is None:
             return None
         record, result = kept_result
@@ -130,32 +131,31 @@ class Standing:
         if test and test not in judged_by_name:
             return None  # the table is of a rule without it
         judged = judged_by_name[test] if test else result.deciding
-        conclusion = judged.verdict if test else result.verdict
         return {
             "finding": study.finding.name,
             "scale": scale,
             "claim": "" if test else study.finding.claim,
-            "conclusion": conclusion,
-            "meaning": judged.needs if test else VERDICTS[conclusion],
+            "conclusion": judged.label if test else result.label,
+            "meaning": judged.needs if test else VERDICTS[result.verdict],
             "test": judged.test.name,
             "decides": not test or not judged.test.also,
             "effect": effect_words(test_row(judged)),
-            "departures": record.departed(study.finding),
+            "departures": departed(study, record),
         }
 
-    def read_result(self, name: str, scale: str) -> tuple[Record, Result] | None:
+    def read_result(self, study: FindingFile, scale: str) -> tuple[Record, Result] | None:
         from grpobench.analysis.findings.record import read_kept
         from grpobench.analysis.runfolder.files import LogError
 
         if self.tables is None:
             return None
-        path = self.tables / f"{name}-{scale}.json"
+        path = self.tables / f"{study.finding.name}-{scale}.json"
         if path not in self.results:
             try:
                 record = read_kept(path) if path.exists() else None
             except LogError as error:
                 raise ConfigError([str(error)]) from error
-            self.results[path] = (record, record.result()) if record else None
+            self.results[path] = (record, record.result(judging_rule(study, record))) if record else None
         return self.results[path]
 
     def arm_of(self, name: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment
 
 from grpobench.runs.inventory import profiles_page, transfer_page, verdicts
+from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE, kept_finding
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.publishing.contributed import ContributedRecord, contributed_records
@@ -86,7 +87,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         probes,
         profiles_page.uncompared_probes(probes),
     )
-    verdicts_text = verdicts.as_text([(entry.name, entry.result.verdict) for entry in entries], tables)
+    verdicts_text = verdicts.as_text([(entry.name, entry.result.label) for entry in entries], tables)
     pages = finding_pages(environment, entries) | finding_figures(entries)
     return pages | transfer | {verdicts.PAGE: verdicts_text}
 
@@ -169,7 +170,8 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
             if record and again and again.registration.finding.digest != record.registration.finding.digest:
                 again = None  # a rerun by an earlier rule
             if record:
-                entries.append(FindingEntry(study, record, record.result(), again, earlier, theirs))
+                result = record.result(judging_rule(study, record))
+                entries.append(FindingEntry(study, record, result, again, earlier, theirs))
     return entries
 
 
@@ -202,6 +204,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
     return result_row | {
         "published": registration.finding.published,
         "caveat": entry.study.caveat,
+        "correction": entry.study.correction if entry.result.finding != registration.finding else "",
         "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
         "key": entry.name,
@@ -210,9 +213,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "survival": entry.survival,
         "curves": entry.curves,
         "primary": primary,
-        "deciding": next(
-            test for test in result_row["tests"] if test["name"] == entry.result.deciding.test.name
-        ),
+        "deciding": _deciding_words(entry.result, {test["name"]: test for test in result_row["tests"]}),
         "arms": arms,
         "horizon": max((arm_mean.horizon for arm_mean in means), default=math.nan),
         "seeds": len({run[2] for run in entry.record.states}),
@@ -222,7 +223,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "registered": registration.registered,
         "commit": registration.commit,
         "rule": registration.finding.digest,
-        "departures": entry.record.departed(entry.study.finding),
+        "departures": departed(entry.study, entry.record),
         "words": result_words(entry.result),
         "again": again(entry.again, entry.study) if entry.again else None,
         "contributed": [
@@ -232,9 +233,19 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
     }
 
 
+def _deciding_words(result: Result, rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, str]:
+    """The effect of the test that decides, or of those that decide the parts of the claim, and the smallest
+    one that matters; `rows` are the rows of the tests by name."""
+    by_part = {part: judged.test.name for part, judged in result.deciding_by_part.items()}
+    effects = [f"{f'{part}: ' * bool(part)}{rows[name]['effect']}" for part, name in by_part.items()]
+    names = [name for name in by_part.values() if not (result.parts or name == result.primary.test.name)]
+    least = dict.fromkeys(rows[name]["least"] for name in by_part.values())
+    return {"effect": ": ".join(["; ".join(effects), *names]), "least": "; ".join(least)}
+
+
 def change(entry: FindingEntry) -> Mapping[str, str]:
     """A finding's conclusion by its earlier rule and its kept one, and what changed in between. Rules without
-    checks and controls are shown as they were judged in their time."""
+    checks and controls are judged without asking for any."""
     assert entry.earlier is not None
     before = entry.earlier.result()
     return {
@@ -250,11 +261,11 @@ def again(record: Record, study: FindingFile) -> Mapping[str, Any]:
     from grpobench.analysis.findings.description import effect_words
     from grpobench.analysis.findings.result import as_row
 
-    result_row = as_row(record.result())
+    result_row = as_row(record.result(judging_rule(study, record)))
     seeds = sorted({run[2] for run in record.states})
     return {
         "verdict": result_row["verdict"],
         "effect": effect_words(result_row["tests"][0]),
         "seeds": f"{seeds[0]}-{seeds[-1]}",
-        "departures": record.departed(study.finding),
+        "departures": departed(study, record),
     }

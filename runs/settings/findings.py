@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.findings.attachment import mismatches
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
 from grpobench.analysis.measure import Measure
 from grpobench.runs.settings.config import RunConfig
@@ -33,6 +34,9 @@ class FindingFile:
     """Where the files of a `module:Name` are looked for first."""
     redesign: str = ""
     """What changed since an earlier rule, and why; no part of the rule."""
+    correction: str = ""
+    """What was wrong in the rule by which the kept runs were registered. They are judged by today's rule, and
+    the conclusion of the registered one stands beside. No part of the rule."""
     caveat: str = ""
     """What a reader of the conclusion should know of these runs, written after them; no part of the rule."""
     about: Mapping[str, str] = field(default_factory=dict)
@@ -102,16 +106,15 @@ def read_finding(source: str) -> FindingFile:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
-    redesign, caveat, about_entries = (
-        str(table.pop("redesign", "")),
-        str(table.pop("caveat", "")),
-        table.pop("about", []),
-    )
+    redesign, correction, caveat = (str(table.pop(key, "")) for key in ("redesign", "correction", "caveat"))
+    about_entries = table.pop("about", [])
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     about = _about(about_entries, [] if isinstance(finding, strict.Bad) else finding.test, faults)
+    if not isinstance(finding, strict.Bad):
+        faults += mismatches(finding)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    return FindingFile(finding, scales, text, path.parent, redesign, caveat, about)
+    return FindingFile(finding, scales, text, path.parent, redesign, correction, caveat, about)
 
 
 def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

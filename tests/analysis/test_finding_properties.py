@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,11 @@ from scipy import stats
 
 from grpobench.analysis.findings import judge as judging
 from grpobench.analysis.findings.judge import judge
+from grpobench.analysis.findings.record import read_kept
 from grpobench.analysis.findings.result import Judged, as_row
+from grpobench.analysis.statistics.comparison import compare
+
+KEPT = Path(__file__).parents[2] / "docs" / "results" / "findings"
 
 TURNED = {"supported": "contradicted", "contradicted": "supported"}
 CONTRASTS = st.lists(
@@ -63,6 +68,17 @@ def test_a_verdict_does_not_know_the_unit(differences: list[float], factor: floa
     scaled = judged([factor * value for value in differences], matters=factor * 0.25)
     assert (scaled.verdict, scaled.p, scaled.p_equivalence) == (plain.verdict, plain.p, plain.p_equivalence)
     assert scaled.effect.value == pytest.approx(factor * plain.effect.value, rel=1e-9, abs=1e-9 * factor)
+
+
+@given(CONTRASTS, st.floats(0.001, 1))
+def test_reports_and_findings_say_the_same_of_the_same_runs(differences: list[float], margin: float) -> None:
+    """Reports put a difference first and findings an equivalence; now there is one rule for both."""
+    values = dict(enumerate(differences))
+    (pair,) = compare("t", {"a": values, "b": dict.fromkeys(values, 0.0)}, margin=margin)
+    judgment = judged(differences, matters=margin)
+    of_pair = {"supported": "better", "contradicted": "worse"}
+    assert of_pair.get(judgment.verdict, judgment.verdict) == pair.verdict
+    assert judgment.small == pair.small
 
 
 @given(CONTRASTS, st.randoms(use_true_random=False))
@@ -104,10 +120,11 @@ def test_arms_without_difference_are_called_different_in_5_percent_at_most() -> 
     assert false / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)  # three errors of a share of 400: 8.3 %
 
 
-def test_margin_sized_effect_is_called_equivalent_at_most_5_percent() -> None:
+@pytest.mark.parametrize(("expect", "effect"), [("same", 0.02), ("not lower", -0.02)])
+def test_margin_sized_effect_is_called_equivalent_at_most_5_percent(expect: str, effect: float) -> None:
     rng = np.random.default_rng(12)
     false = sum(
-        judged(list(rng.normal(0.02, 0.01, 8)), expect="same").verdict == "supported" for _ in range(400)
+        judged(list(rng.normal(effect, 0.01, 8)), expect=expect).verdict == "supported" for _ in range(400)
     )
     assert 0 < false / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
 
@@ -132,8 +149,9 @@ def test_deals_are_counted_one_by_one() -> None:
         close = max(
             reached(flipped(gap + 0.02), (gap + 0.02).sum()), reached(flipped(0.02 - gap), (0.02 - gap).sum())
         )
-        equal += close <= 0.05
-        different += reached(np.abs(flipped(gap)), abs(gap.sum())) <= 0.05 < close
+        same = reached(np.abs(flipped(gap)), abs(gap.sum())) > 0.05
+        equal += same and close <= 0.05 and abs(gap.mean()) + 2.5706 * stats.sem(gap) < 0.02  # t(5)
+        different += reached(np.abs(flipped(gap)), abs(gap.sum())) <= 0.05
     assert judgment.needs.startswith(
         f"of 100 deals of 24 runs {different} are called different and {equal} equi"
     )
@@ -142,6 +160,13 @@ def test_deals_are_counted_one_by_one() -> None:
     low, high = stats.binomtest(different, 100).proportion_ci(method="wilson")
     assert (judgment.effect.low, judgment.effect.high) == pytest.approx((low, high))
     assert judgment.verdict == "supported"
+
+
+def test_deals_are_counted_as_users_see_them() -> None:
+    """A difference that is small is called different all the same: 10 of 200 deals, and not 3."""
+    result = read_kept(KEPT / "a-a-nano.json").result()
+    assert result.primary.effect.value == 10 / 200
+    assert "10 are called different and 97 equivalent" in result.primary.needs
 
 
 def test_verdict_of_deals() -> None:

@@ -127,6 +127,10 @@ def test_power_is_that_of_simulated_experiments_of_the_spread_seen() -> None:
 # Verdicts of one test
 
 
+BEHIND = [-0.014, -0.0231, -0.016, -0.0091, -0.0195, -0.0189, -0.0192, -0.0169]
+"""The kept effects of `distillation` in two thirds, which was called supported."""
+
+
 @pytest.mark.parametrize(
     ("differences", "expect", "verdict", "needs"),
     [
@@ -136,7 +140,21 @@ def test_power_is_that_of_simulated_experiments_of_the_spread_seen() -> None:
         ([-0.05] * 5 + [-0.06], "lower", "supported", "p 0.0312"),
         ([0.001, -0.001] * 3, "higher", "equivalent", "p 0.0156 that it is as large as what matters"),
         ([0.001, -0.001] * 3, "same", "supported", "p 0.0156"),
-        ([0.01] * 6, "higher", "equivalent", "it is not 0, though"),  # shown, and smaller than what matters
+        # A difference comes first, even if it is shown to be smaller than what matters.
+        ([0.01] * 6, "higher", "supported", "the difference is smaller than what matters, p 0.0156"),
+        ([-0.01] * 6, "higher", "contradicted", "the difference is smaller than what matters, p 0.0156"),
+        ([0.01] * 6, "same", "supported", "p 0.0312 that there is no difference"),
+        # Behind in eight of eight seeds, with an interval that reaches beyond the margin.
+        (BEHIND, "same", "contradicted", "p 0.0391 that it is as large as what matters, but the interval"),
+        # The one-sided tests reject, and the interval is wider than the margin, 2.4 points.
+        ([0.019, -0.019, 0.019, -0.019, 0.0], "same", "unresolved", "5 seeds can never decide; 6 can"),
+        ([0.05] * 6, "not lower", "supported", "p 0.0156 that it is below 0 by what matters"),
+        ([0.001, -0.001] * 3, "not lower", "supported", "p 0.0156 that it is below 0 by what matters"),
+        ([-0.01] * 6, "not lower", "supported", "the difference is smaller than what matters"),
+        ([-0.05] * 6, "not lower", "contradicted", "p 0.0312 that there is no difference"),
+        ([-0.05] * 6, "not higher", "supported", "p 0.0156 that it is above 0 by what matters"),
+        ([0.05] * 6, "not higher", "contradicted", "p 0.0312 that there is no difference"),
+        ([0.1, -0.08, 0.06, -0.04, 0.1, -0.02], "not lower", "unresolved", "smallest possible 0.031"),
         ([0.05] * 4, "higher", "unresolved", "4 seeds can never decide; 6 can"),  # 2/2⁴ = .125, 2/2⁶ = .031
         ([0.0], "higher", "unresolved", "1 seed can never decide; 6 can"),
         ([0.1, -0.08, 0.06, -0.04, 0.1, -0.02], "higher", "unresolved", "smallest possible 0.031"),
@@ -146,6 +164,14 @@ def test_verdict_of_one_test(differences: list[float], expect: str, verdict: str
     judgment = judged(differences, expect=expect)
     assert judgment.verdict == verdict
     assert needs in judgment.needs
+
+
+def test_a_small_difference_is_part_of_every_label() -> None:
+    small = judge_controlled(finding(), {"a is better": pairs([0.01] * 8)})
+    assert (small.label, small.primary.label) == ("supported, small difference",) * 2
+    assert as_row(small)["label"] == as_row(small)["tests"][0]["label"] == small.label
+    assert judged([0.05] * 8).label == judged([0.05] * 8, expect="not lower").label == "supported"
+    assert judged([-0.01] * 8, expect="not lower").label == "supported, small difference"
 
 
 def test_runs_that_all_measure_the_same_are_said_to() -> None:
@@ -264,6 +290,38 @@ def test_tests_that_decide_differently_are_not_called_undecided() -> None:
     )
     open_ = several({"x": STRONG, "y": NOTHING}, question("x"), question("y"))
     assert description.result_words(open_).startswith("Neither is shown. Y: p ")
+
+
+# Parts of a claim
+
+
+def test_each_part_of_a_claim_has_its_conclusion() -> None:
+    tests = [question(name, part=name[0]) for name in ("x1", "x2", "y1")]
+    beside = question("y2", part="y", also=True)
+    samples = {"x1": STRONG, "x2": STRONG, "y1": AGAINST, "y2": STRONG}
+    result = several(samples, *tests, beside)
+    assert dict(result.parts) == {"x": "supported", "y": "contradicted"}
+    assert (result.verdict, result.label) == ("contradicted", "x: supported, y: contradicted")
+    assert {part: entry.test.name for part, entry in result.deciding_by_part.items()} == {
+        "x": "x1",
+        "y": "y1",
+    }
+    row = json.loads(json.dumps(as_row(result)))
+    assert row["parts"] == {"x": "supported", "y": "contradicted"}
+    assert [test["part"] for test in row["tests"]] == ["x", "x", "y", "y"]
+    assert several({"x": STRONG}, question("x")).parts == {}
+
+
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ((question("x", part="x"), question("y")), "every test that decides must name its part if one does"),
+        ((question("x"), question("y", part="y", also=True)), "no test of 'y' decides; remove `also`"),
+    ],
+)
+def test_parts_are_of_all_tests_that_decide(tests: tuple[rule.Test, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        finding(*tests)
 
 
 # The rule as data

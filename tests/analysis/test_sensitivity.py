@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grpobench.analysis.findings import description, rule
+from grpobench.analysis.findings.attachment import mismatches
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.record import Record, Registration, read_kept
@@ -66,6 +67,9 @@ def runs(arm: str, values: Sequence[float]) -> dict[Key, float]:
         (STRONG, "same", TINY, 0.0, "contradicted"),  # a difference needs no control
         (STRONG, "higher", TINY, 0.0, "supported"),
         (AGAINST, "higher", TINY, 0.0, "contradicted"),
+        (TINY, "not lower", STRONG, 0.02, "supported"),
+        (TINY, "not lower", TINY, 0.02, "insensitive"),  # that nothing is lost needs a control
+        (STRONG, "not lower", TINY, 0.0, "supported"),  # a gain needs none
     ],
 )
 def test_nothing_is_said_where_nothing_could_be_seen(
@@ -102,6 +106,61 @@ def test_what_a_check_or_control_does_not_concern_it_does_not_change() -> None:
     assert result.verdict == "equivalent"  # of the primary test
     assert "a check failed: active; a control shows nothing: of y" in result.tests[1].needs
     assert description.result_words(result).startswith("The primary test's effect is smaller")
+
+
+def test_a_control_of_another_outcome_says_nothing() -> None:
+    """As where GRPO at a low rate loses sampled accuracy, and greedy accuracy is at its ceiling."""
+    test = question(outcome="equal:seconds")
+    values = {test.name: pairs(TINY), CONTROL.name: runs("c", STRONG)}
+    result = judge(finding(test, control=(CONTROL,)), values)
+    assert result.verdict == "insensitive"
+    assert "its control measures another outcome: accuracy, not equal:seconds" in result.primary.needs
+    gain = question(outcome="gain")  # is accuracy, less the base's
+    assert judge(finding(gain, control=(CONTROL,)), values).verdict == "equivalent"
+    # A check for room is of its outcome only; one of a mechanism concerns every test.
+    full = check(outcome="accuracy", at_least=None, at_most=0.9)
+    fits = replace(CONTROL, outcome="equal:seconds")
+    values["active"] = runs("k", [0.95] * 8)
+    assert judge(finding(test, control=(fits,), check=(full,)), values).verdict == "equivalent"
+    inactive = replace(full, outcome="training:policy/entropy:first")
+    assert judge(finding(test, control=(fits,), check=(inactive,)), values).verdict == "insensitive"
+
+
+SECONDS, ENTROPY = question("s", outcome="equal:seconds"), question("e", outcome="last:policy/entropy")
+ROOM = check(outcome="accuracy", at_least=None, at_most=0.9)
+
+
+@pytest.mark.parametrize(
+    ("tests", "changes", "faults"),
+    [
+        ([question()], {"control": (CONTROL,), "check": (ROOM,)}, []),
+        ([question(outcome="gain")], {"control": (CONTROL,), "check": (ROOM,)}, []),
+        ([question(), SECONDS], {"control": (CONTROL,)}, ["control 'the control shows' measures accuracy"]),
+        ([question(), SECONDS], {"check": (ROOM,)}, ["check 'active' measures accuracy, and its test 's'"]),
+        # It says that it stands for one of them, or the other has its own, or does not decide.
+        ([question(), SECONDS], {"control": (replace(CONTROL, tests=("a is better",)),)}, []),
+        (
+            [question(), SECONDS],
+            {"control": (CONTROL, replace(CONTROL, name="own", outcome="equal:seconds"))},
+            [],
+        ),
+        ([question(), replace(SECONDS, also=True)], {"control": (CONTROL,), "check": (ROOM,)}, []),
+        (
+            [question(), replace(SECONDS, also=True)],
+            {"control": (replace(CONTROL, tests=("s",)),)},
+            ["control 'the control shows' measures accuracy, and its test 's' measures equal:seconds: add a"],
+        ),
+        ([question(), ENTROPY], {"check": (ROOM,)}, []),  # entropy has no ceiling
+        ([question(), ENTROPY], {"check": (check(outcome="base"),)}, []),  # nothing is said of a ceiling
+        ([question()], {"control": (replace(CONTROL, outcome="accuracy:greedy"),)}, ["accuracy:greedy"]),
+    ],
+)
+def test_a_control_must_measure_what_its_test_measures(
+    tests: list[rule.Test], changes: dict[str, Any], faults: list[str]
+) -> None:
+    mismatched = list(mismatches(finding(*tests, **changes)))
+    assert len(mismatched) == len(faults)
+    assert all(fault in message for fault, message in zip(faults, mismatched, strict=True))
 
 
 def test_a_check_has_two_sides_and_fails_without_a_number() -> None:

@@ -13,6 +13,8 @@ from grpobench.analysis.findings.record import read_kept
 from grpobench.runs import cli
 from grpobench.runs.commands.inventory import KINDS
 from grpobench.runs.inventory import folders, verdicts
+from grpobench.runs.inventory.findings.judging import judging_rule
+from grpobench.runs.settings.findings import read_finding
 from grpobench.tasks.data import bounded
 
 SHOWN = ("metric reward/mean", "task arithmetic", "recipe quickstart", "dialect grpo@trl", "dialects")
@@ -64,8 +66,11 @@ KEPT = folders.docs_folder() / folders.FOLDER
 
 def test_every_kept_verdict_is_what_its_table_says_today() -> None:
     """`grpobench findings` shows them without judging."""
-    tables = sorted((KEPT / folders.FINDINGS).glob("*.json"))
-    judged = {path.stem: read_kept(path).result().verdict for path in tables}
+    judged = {}
+    for path in sorted((KEPT / folders.FINDINGS).glob("*.json")):
+        record = read_kept(path)
+        study = read_finding(record.registration.finding.name)
+        judged[path.stem] = record.result(judging_rule(study, record)).label
     expected = verdicts.as_text(judged.items(), KEPT / folders.FINDINGS)
     assert (KEPT / verdicts.FILE).read_text(encoding="utf-8") == expected, "run `grpobench docs`"
 

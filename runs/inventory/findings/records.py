@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory import folders
+from grpobench.runs.inventory.findings.judging import judging_rule
 from grpobench.runs.inventory.findings.parts import is_in, read_part, with_part
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.findings import FindingFile, findings, read_finding, registered_runs
@@ -27,6 +28,7 @@ class Records:
     A kept table is a conclusion that others read. It stays until a complete rerun is kept: a rerun that was
     interrupted, or one that nobody has kept yet, is reported next to it and never in its place."""
 
+    study: FindingFile
     kept_record: Record | None
     runs: Record | None
     """Of the folder, where runs have begun there; None where the kept table is of these very runs."""
@@ -57,8 +59,8 @@ class Records:
             "runs": len(set(self.runs.registration.settings) | set(waits)),
             "missing": len(waits),
             "differences": list(self.differences),
-            "verdict": self.runs.result().verdict,
-            "kept": self.kept_record.result().verdict,
+            "verdict": self.runs.result(judging_rule(self.study, self.runs)).verdict,
+            "kept": self.kept_record.result(judging_rule(self.study, self.kept_record)).verdict,
         }
 
 
@@ -92,7 +94,7 @@ def find_records(study: FindingFile, scale: str, out: Path) -> Records:
     if kept_record and runs and is_of(kept_record, runs):
         runs = None
     reasons = differences(study, scale, folder, part) if kept_record and runs else ()
-    return Records(kept_record, runs, folder, tuple(reasons))
+    return Records(study, kept_record, runs, folder, tuple(reasons))
 
 
 def differences(study: FindingFile, scale: str, folder: Path, part: Record | None = None) -> list[str]:

@@ -21,6 +21,7 @@ from grpobench.analysis.findings.record import Record, read_kept
 from grpobench.runs import cli
 from grpobench.runs.inventory import claims, pages, showing, templating
 from grpobench.runs.inventory.claims import Standing, standing
+from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.settings.findings import findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 
@@ -71,9 +72,7 @@ def test_whom_a_finding_is_about_is_no_part_of_its_rule(tmp_path: Path) -> None:
         if not (KEPT / f"{name}-nano.json").exists():
             continue  # registered, and not run yet
         record = read_kept(KEPT / f"{name}-nano.json")
-        assert "the rule was changed after the registration" not in record.departed(
-            read_finding(name).finding
-        )
+        assert "the rule was changed after the registration" not in departed(read_finding(name), record)
 
 
 def test_a_caveat_is_no_part_of_the_rule_and_stands_below_the_conclusion(tmp_path: Path) -> None:
@@ -119,19 +118,22 @@ def changed(path: Path, difference: float) -> Record:
 def test_a_page_shows_what_the_kept_table_says(tmp_path: Path) -> None:
     """The table of offline-dpo says that DPO is worse; where its runs are better, the page says so."""
     shutil.copy(KEPT / "offline-dpo-nano.json", tmp_path)
-    record = read_kept(tmp_path / "offline-dpo-nano.json")
+    record, study = read_kept(tmp_path / "offline-dpo-nano.json"), read_finding("offline-dpo")
+    result = record.result(judging_rule(study, record))
     page = page_of("dpo", tmp_path)
-    assert f"**{record.result().verdict}**" in page
+    assert f"**{result.label}**" in page
     shown = re.search(r'Deciding test, "([^"]+)": (\S+ points)', page)
-    deciding = record.result().deciding
+    deciding = result.deciding
     assert shown and shown[1] == deciding.test.name
     assert float(shown[2].split()[0].replace("−", "-")) == pytest.approx(
         100 * deciding.effect.value, abs=0.06
     )
     for difference in (0.1, -0.1):
-        other = changed(tmp_path / "offline-dpo-nano.json", difference).result()
+        record = changed(tmp_path / "offline-dpo-nano.json", difference)
+        other = record.result(judging_rule(study, record))
         after = page_of("dpo", tmp_path)
-        assert f"**{other.verdict}**, " in after and after != page
+        assert f"**{other.label}** (exploratory: the rule was corrected after the runs; as reg" in after
+        assert after != page
         assert f'"{other.deciding.test.name}": {"+" if other.deciding.effect.value > 0 else "−"}' in after
         page = after
 
@@ -174,8 +176,8 @@ def test_an_algorithm_with_a_test_of_its_own_has_the_verdict_of_that_test() -> N
     judged = next(
         judged for judged in result.tests if judged.test.name == "KL-Cov keeps more at equal success"
     )
-    assert (row["test"], row["conclusion"], row["decides"]) == (judged.test.name, judged.verdict, False)
-    assert (entire_finding["conclusion"], entire_finding["decides"]) == (result.verdict, True)
+    assert (row["test"], row["conclusion"], row["decides"]) == (judged.test.name, judged.label, False)
+    assert (entire_finding["conclusion"], entire_finding["decides"]) == (result.label, True)
 
 
 @every

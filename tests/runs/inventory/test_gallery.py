@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from grpobench.runs.inventory import folders, gallery, templating
+from grpobench.runs.inventory.findings import judging
 from grpobench.runs.settings.findings import findings, read_finding
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -39,7 +41,7 @@ def test_every_kept_finding_has_a_page_that_the_index_links_with_its_claim_and_c
         anchor = "" if scale == "nano" else f"#{scale}-scale"
         (line,) = [line for line in index if line.startswith(f"| [{name}](findings/{name}.md{anchor}) |")]
         assert templating.cell(templating.reworded(entry.result.finding.claim)) in line
-        assert f"| {scale} | {entry.result.verdict} |" in line
+        assert f"| {scale} | {entry.result.label} |" in line
     assert {path.stem for path in map(Path, written())} == {*KEPT, "findings"}
 
 
@@ -55,11 +57,36 @@ def test_a_page_has_claim_conclusion_tests_figure_provenance_and_commands(name: 
         assert (
             f"`grpobench finding run {name} --scale {scale}`" in page and scale in read_finding(name).scales
         )
-        assert " ".join(templating.reworded(finding.claim).split()) in words
-        assert f"**{entry.result.verdict.capitalize()}**" in page
-        assert all(f"| {templating.cell(templating.reworded(test.name))}" in words for test in finding.test)
+        assert " ".join(templating.reworded(entry.result.finding.claim).split()) in words
+        assert f"**{entry.result.label.capitalize()}**" in page
+        tests = entry.result.finding.test
+        assert all(f"{templating.cell(templating.reworded(test.name))}" in words for test in tests)
         assert f"rule `{finding.digest}`" in page
         assert all(commit in page for commit in entry.record.provenance.commits)
+
+
+def test_a_corrected_rule_judges_and_the_registered_conclusion_stands_beside() -> None:
+    """CORA gained accuracy where the rule asked for equal accuracy, and was called contradicted for it."""
+    (entry,) = (entry for entry in entries() if entry.name == "consistency-nano")
+    assert entry.record.result().verdict == "contradicted" and entry.result.verdict == "supported"
+    (departure,) = judging.departed(entry.study, entry.record)
+    assert departure == "the rule was corrected after the runs; as registered: contradicted"
+    page = " ".join(written()["findings/consistency.md"].split())
+    assert f"**Supported** (exploratory: {departure})" in page
+    assert f"**Corrected rule.** {entry.study.correction}" in page
+    # Without a reason in the file, or where the runs lack an outcome, the registered rule decides.
+    silent = replace(entry.study, correction="")
+    assert judging.judging_rule(silent, entry.record) == entry.record.registration.finding
+    assert judging.departed(silent, entry.record) == ["the rule was changed after the registration"]
+    other = replace(entry.study.finding.test[0], outcome="evaluated:greedy/supported")
+    unmeasured = replace(entry.study, finding=replace(entry.study.finding, test=(other,), control=()))
+    assert judging.judging_rule(unmeasured, entry.record) == entry.record.registration.finding
+
+
+def test_two_halves_of_a_claim_have_two_conclusions_on_the_page() -> None:
+    page = written()["findings/critic-cost.md"]
+    assert "**Compute: supported, memory: supported**" in page
+    assert "| compute: 2.06 times (1.97 to 2.16); memory: 2.00 times (2.00 to 2.00) |" in page
 
 
 def test_what_a_page_shows_and_links_exists() -> None:

@@ -142,7 +142,10 @@ def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
         (
             'expect = "higher"',
             'expect = "highr"',
-            ["expect: must be 'higher', 'lower' or 'same'", "did you mean 'higher'?"],
+            [
+                "expect: must be 'higher', 'lower', 'same', 'not lower' or 'not higher'",
+                "did you mean 'higher'?",
+            ],
         ),
         ("matters = 0.02", "matters = 0", ["matters: must be above 0, not 0"]),
         ("matters = 0.02", 'matters = "2 points"', ["matters: must be a number"]),
@@ -181,6 +184,24 @@ def test_faults_of_rule_and_scales_are_told_at_once(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="nano: must be a recipe, a table, not 3"):
         read_finding(written(tmp_path, scalar))
+
+
+def test_a_control_of_another_outcome_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    test = GOOD[GOOD.index("[[test]]") : GOOD.index("[nano]")]
+    greedy = test.replace("a is better", "a is better at equal seconds").replace(
+        "accuracy:sampled", "equal:seconds"
+    )
+    control = test.replace("[[test]]", "[[control]]").replace("a is better", "b is better than chance")
+    with pytest.raises(ConfigError) as error:
+        read_finding(written(tmp_path, GOOD.replace("[nano]", f"{greedy}{control}[nano]")))
+    expected = (
+        "control 'b is better than chance' measures accuracy:sampled, and its test 'a is better at equal "
+        "seconds' measures equal:seconds: add a [[control]] of equal:seconds for this test, or give this one "
+        "`tests` without it"
+    )
+    assert list(error.value.faults) == [expected]
+    limited = control.replace("matters", 'tests = ["a is better"]\nmatters')
+    assert read_finding(written(tmp_path, GOOD.replace("[nano]", f"{greedy}{limited}[nano]"))).finding.control
 
 
 def test_two_tests_need_two_names(tmp_path: Path) -> None:
