@@ -122,6 +122,27 @@ def effect_words(test: Mapping[str, Any]) -> str:
     return f"{text} ({'; '.join(within)})" if within else text
 
 
+def parts_words(test: Mapping[str, Any]) -> str:
+    """The two parts of a test, from a row of `result.as_row`; empty if its runs are of one kind."""
+    parts = test["two_parts"]
+    if parts is None:
+        return ""
+    counts = " and ".join(
+        f"{failed} of {runs} runs of {name}"
+        for failed, runs, name in zip(parts["failed"], parts["runs"], parts["names"], strict=True)
+    )
+    share, outcome = parts["share"], parts["outcome"]
+    words = f"{counts} {parts['fails']}"
+    if share["value"] is not None:
+        shares = effect_words({**share, "deals": 0, "unit": "points", "ratio": False})
+        words += f": {shares}, p {parts['p_share']:.3g}"
+    if not parts["seeds"]:
+        return f"{words}. In every seed a run does"
+    effect = effect_words({**outcome, "deals": 0, "unit": test["unit"], "ratio": test["ratio"]})
+    seeds = f"{parts['seeds']} seed{'s' * (parts['seeds'] > 1)}"
+    return f"{words}. In the {seeds} in which no run does: {effect}, p {parts['p_outcome']:.3g}"
+
+
 def arm_words(arm_mean: ArmMean, unit: str) -> str:
     """An arm's mean with its interval in a test's unit. Where the outcome ends with the run, it is the mean
     within the planned updates, and runs that reached the end are counted."""

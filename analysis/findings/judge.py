@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from grpobench.analysis.findings.sensitivity import (
     series_of,
     with_sensitivity,
 )
+from grpobench.analysis.findings.two_parts import Division, by_two_parts, divisions, shares_of
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean, wilson
 from grpobench.analysis.statistics.maxima import joint_ps
@@ -37,7 +38,11 @@ DEAL_SEED = 20260901
 
 
 def judge(
-    finding: Finding, values: Values, waits: Sequence[str] = (), horizons: Horizons | None = None
+    finding: Finding,
+    values: Values,
+    waits: Sequence[str] = (),
+    horizons: Horizons | None = None,
+    collapsed: Collection[Key] = (),
 ) -> Result:
     """Apply the rule. Every test has the 5 % level over the finding's tests, for differences by max-T over
     joint sign flips and for equivalence by Holm. Controls must all show their effects, so that each has 5 %.
@@ -51,9 +56,13 @@ def judge(
     The finding is `dose-dependent` if effects differ by dose and the verdicts with them, `contradicted` if
     any test is, `supported` if all tests are, `equivalent` if the primary test is, `insensitive` if a test
     is, and otherwise `unresolved`; so is each part of its claim. `horizons` bound effects and intervals, and
-    change no p value. Raises LogError if a contrast names an arm without runs, unless results are missing.
+    change no p value. If some runs of a test are `collapsed`, or fail in another way, its mean alone decides
+    nothing (`two_parts`). Raises LogError if a contrast names an arm without runs, unless results are
+    missing.
     """
     waiting, horizons = bool(waits), horizons or {}
+    divided = {} if waits else divisions(finding, values, collapsed)
+    values = {**values, **{name: division.others for name, division in divided.items() if division.is_asked}}
     judged: dict[str, Judged] = {}
     for test in finding.test:
         if test.deals:
@@ -64,18 +73,18 @@ def judge(
     families = [[test for test in plain if not test.also], *([test] for test in plain if test.also)]
     families += [[control] for control in finding.control]
     for family in families:
-        judged |= _family(family, values, waiting)
+        judged |= _family(family, values, waiting, divided)
     judged = {
         name: _censored(test_result, values[name], horizons.get(name, {}))
         for name, test_result in judged.items()
     }
     checks = tuple(checked(check, values, waiting) for check in finding.check)
-    controls = tuple(judged[control.name] for control in finding.control)
+    controls = tuple(_unmixed(judged[control.name], divided) for control in finding.control)
     tests = [judged[test.name] for test in finding.test if test.name in judged]
     if waits:
         return Result(finding, tuple(tests), "unresolved", tuple(waits), checks, controls)
     unchecked = conclusion(_deciding(tests), ())
-    tests = [with_sensitivity(test_result, checks, controls) for test_result in tests]
+    tests = [with_sensitivity(_unmixed(test_result, divided), checks, controls) for test_result in tests]
     series = series_of([test_result.test for test_result in tests], values, waiting)
     verdict = conclusion(_deciding(tests), series)
     parts = {part: conclusion(_deciding(tests, part), series) for part in finding.parts}
@@ -85,6 +94,14 @@ def judge(
 def _deciding(tests: Sequence[Judged], part: str = "") -> list[Judged]:
     """Those of a part of the claim, or all."""
     return [entry for entry in tests if not entry.test.also and part in ("", entry.test.part)]
+
+
+def _unmixed(test_result: Judged, divided: Mapping[str, Division]) -> Judged:
+    """The judged test, taken back where its verdict is of a mean over runs of two kinds."""
+    division = divided.get(test_result.test.name)
+    if division is None or division.is_asked:
+        return test_result
+    return by_two_parts(test_result, division, None)
 
 
 def _censored(test_result: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
@@ -136,13 +153,18 @@ def _has_all_arms(test: Test, values: Values) -> bool:
     return all(values_covered(name, values[test.name]) for name in test.contrast)
 
 
-def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Judged]:
-    """Tests that are corrected together."""
+def _family(
+    tests: Sequence[Test], values: Values, waits: bool, divided: Mapping[str, Division]
+) -> dict[str, Judged]:
+    """Tests that are corrected together, both parts of those whose rule asks for them."""
     if not tests:
         return {}
     contrasts = [contrasts_of(test, values[test.name], waits) for test in tests]
     samples = [np.array([*contrast.values()], dtype=np.float64) for contrast in contrasts]
-    _, p = joint_ps(contrasts)
+    asked = [test for test in tests if test.name in divided and divided[test.name].is_asked]
+    shares = {test.name: shares_of(test, divided[test.name]) for test in asked}
+    _, p = joint_ps([*contrasts, *shares.values()])
+    p_share = dict(zip(shares, p[len(tests) :], strict=True))
     close = holm(
         [inside_ps([contrast], test.bounds)[0] for contrast, test in zip(samples, tests, strict=True)]
     )
@@ -153,6 +175,9 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
         judged[test.name] = replace(
             test_result, needs=test_result.needs + _saturated(test, values[test.name])
         )
+        if test.name in shares:
+            ps = p_values[0], p_share[test.name]
+            judged[test.name] = by_two_parts(judged[test.name], divided[test.name], ps)
     return judged
 
 

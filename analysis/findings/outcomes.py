@@ -16,7 +16,7 @@ from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
 from grpobench.analysis.topics.budgets import RUN_KEYS, runs_at_equal_budgets, with_axis
-from grpobench.analysis.topics.events import collapse_of
+from grpobench.analysis.topics.events import collapse_of, collapses, run_findings
 from grpobench.analysis.topics.rates import ArmCurve, read_curves
 
 FEWEST_POINTS = PARAMETERS + 1
@@ -55,6 +55,12 @@ def horizons_of(experiment: Experiment, outcome: str) -> dict[Key, float]:
     if Measure.read(outcome).kind != "lasting":
         return {}
     return {key(run): _planned(run) for run in experiment.runs if run.settled}
+
+
+def collapses_of(experiment: Experiment) -> dict[Key, int]:
+    """The step of the collapse or divergence of every run that did not recover from it."""
+    ends = collapses(experiment, run_findings(experiment))
+    return {key(run): ends[run.name].step for run in experiment.runs if run.name in ends}
 
 
 def _planned(run: Run) -> float:

@@ -12,12 +12,12 @@ from typing import Any
 
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, horizons_of_finished
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import horizons_of, values_of
+from grpobench.analysis.findings.outcomes import collapses_of, horizons_of, values_of
 from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain, outcome_of
 from grpobench.analysis.measure import Measure
 from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
-from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.experiment import COLLAPSED, DIVERGED, Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.text import json_number, number_of
 from grpobench.tasks.data import bounded
@@ -192,6 +192,8 @@ class Record:
     states: Mapping[Key, str]
     provenance: Provenance
     horizons: Horizons = field(default_factory=dict)
+    collapsed_at: Mapping[Key, int | None] = field(default_factory=dict)
+    """The runs that collapsed or diverged, with the step from which on; None where it was not kept."""
 
     @property
     def seconds(self) -> float:
@@ -203,7 +205,7 @@ class Record:
         one."""
         registered = self.registration.finding
         if rule is None:
-            return judge(registered, self.values, self.waits, self.horizons)
+            return judge(registered, self.values, self.waits, self.horizons, self.collapsed_at)
         names = {outcome_of(measured): measured.name for measured in reversed(registered.measured)}
         same = {(measured.name, outcome_of(measured)) for measured in registered.measured}
         sources = {
@@ -214,7 +216,7 @@ class Record:
         }
         values = {name: self.values[source] for name, source in sources.items()}
         ends = {name: self.horizons[source] for name, source in sources.items() if source in self.horizons}
-        return judge(rule, values, self.waits, ends)
+        return judge(rule, values, self.waits, ends, self.collapsed_at)
 
     def departed(self, today: Finding) -> list[str]:
         """How runs and rule differ from what was registered, where `today` is the finding as its file has it:
@@ -230,7 +232,9 @@ class Record:
             measured = {test: json_number(value, DECIMALS) for test, value in value_by_test.items()}
             row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": measured}
             end = next((ends[run] for ends in self.horizons.values() if run in ends), None)
-            rows.append(row if end is None else {**row, "horizon": end})
+            row |= {} if end is None else {"horizon": end}
+            collapsed_at = self.collapsed_at.get(run)
+            rows.append(row if collapsed_at is None else {**row, "collapsed_at": collapsed_at})
         content = {
             "registration": self.registration.plain(),
             "departures": list(self.departures),
@@ -265,6 +269,7 @@ def record_of(experiment: Experiment) -> Record:
             for test in registration.finding.measured
             if (ends := horizons_of(experiment, test.outcome))
         },
+        collapsed_at=collapses_of(experiment),
     )
 
 
@@ -299,6 +304,7 @@ def joined(part: Record, other: Record) -> Record:
         states={**other.states, **part.states},
         provenance=part.provenance.joined(other.provenance),
         horizons=_both(part.horizons, other.horizons),
+        collapsed_at={**other.collapsed_at, **part.collapsed_at},
     )
 
 
@@ -337,5 +343,10 @@ def _kept(content: dict[str, Any], path: str) -> Record:
             test.name: ends or horizons_of_finished(values[test.name], states)
             for test in registration.finding.measured
             if Measure.read(test.outcome).kind == "lasting"
+        },
+        collapsed_at={
+            run: row.get("collapsed_at")
+            for run, row in keys.items()
+            if "collapsed_at" in row or states[run] in (COLLAPSED, DIVERGED)
         },
     )

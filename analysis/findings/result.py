@@ -12,6 +12,7 @@ import numpy as np
 from grpobench.analysis.findings.rule import FREE, Check, Finding, Test
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.statistics.two_parts import TwoParts
 from grpobench.analysis.statistics.verdicts import ALPHA, Shown, spread_of
 from grpobench.analysis.tools.text import json_number
 
@@ -61,6 +62,8 @@ class Judged:
     p_log_rank: float = math.nan
     """Of the log-rank test by permutation inside seeds, if the outcome ends with the run and the contrast is
     one of two arms on one task; beside `p`, which is that of the restricted means."""
+    two_parts: TwoParts | None = None
+    """The share of runs that fail and the outcome of the others, if the mean is over runs of both kinds."""
     shown: Shown = "unresolved"
     """What the runs show of the effect, whatever the test expects."""
     inside: bool = False
@@ -214,7 +217,17 @@ def test_row(test_result: Judged, powers: bool = False) -> dict[str, Any]:
     judged = ("verdict", "label", "needs", "runs", "reached", "seeds", "contrasts")
     ps = ("p", "p_equivalence", "p_log_rank", *("power", "power_equivalence") * powers)
     rule = {name: getattr(test_result.test, name) for name in rule_fields}
-    return rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)
+    row = rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)
+    return row | {"two_parts": test_result.two_parts and _parts_row(test_result)}
+
+
+def _parts_row(test_result: Judged) -> dict[str, Any]:
+    """Both parts of a test for JSON, with the names of the contrast."""
+    parts = test_result.two_parts
+    assert parts is not None
+    numbers = _plain(parts, ("fails", "failed", "runs", "p_share", "p_outcome", "seeds"))
+    both = {name: _plain(getattr(parts, name)) for name in ("share", "outcome")}
+    return {"names": list(test_result.test.contrast)} | numbers | both
 
 
 def _check_row(check_result: CheckResult) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from grpobench.analysis.measure import Measure
 Expected = Literal["higher", "lower", "same", "not lower", "not higher"]
 FREE: Mapping[str, str] = {"not lower": "higher", "not higher": "lower"}
 """Expectations of non-inferiority, with the side on which an effect may have any size."""
+WHOLE = ("lasting", "rate", "base", "pass_base")
+"""Kinds of outcomes that no collapse is mixed into: it is what they measure, or they come before it."""
 DIGEST = 16
 """Number of hexadecimal characters of a digest."""
 
@@ -57,6 +59,9 @@ class Test:
     """Tests with a dose that have the same series are compared with each other: do effects differ by dose?"""
     part: str = ""
     """The part of the claim that the test is about, if the claim has several, each with its conclusion."""
+    two_part: str = ""
+    """Which runs fail: `collapse`, those that collapse, or `at_most:X` and `at_least:X`, those whose outcome
+    ends there. The test then compares the share that fails and the outcome of the others, not one mean."""
 
     def __post_init__(self) -> None:
         _demand_weights(self.contrast)
@@ -71,6 +76,15 @@ class Test:
         if self.series and self.dose is None:
             raise ValueError("series: is for tests with a dose")
         _demand_traits(self.where, self.outcome)
+        if self.two_part:
+            self._demand_parts()
+
+    def _demand_parts(self) -> None:
+        limit_of(self.two_part)
+        if self.deals or not math.isclose(sum(self.contrast.values()), 0, abs_tol=1e-9):
+            raise ValueError("two_part: compares arms; the weights of the contrast must add up to 0")
+        if Measure.read(self.outcome).kind in WHOLE:
+            raise ValueError(f"two_part: no run fails in the outcome {self.outcome}; remove it")
 
     @property
     def margin(self) -> float:
@@ -182,7 +196,7 @@ class Finding:
             words = f"of series {name!r}" if name else "with a dose"
             if len(tests) < 2 or len({test.dose for test in tests}) < len(tests):
                 raise ValueError(f"dose: the tests {words} must be two or more with different doses")
-            if len({(test.outcome, test.ratio, test.expect, test.also, test.part) for test in tests}) > 1:
+            if len({(t.outcome, t.ratio, t.expect, t.also, t.part, t.two_part) for t in tests}) > 1:
                 raise ValueError(f"dose: the tests {words} must measure and expect the same")
 
     @property
@@ -246,6 +260,19 @@ def _demand_traits(where: Mapping[str, str], outcome: str) -> None:
     if where and Measure.read(outcome).kind not in ("accuracy", "gain", "base"):
         raise ValueError("where: is for the outcomes accuracy, gain and base")
     Measure.read(outcome)
+
+
+def limit_of(two_part: str) -> tuple[bool, float] | None:
+    """Whether runs fail above a value, and the value; None for `collapse`. Raises ValueError."""
+    kind, _, bound = two_part.partition(":")
+    try:
+        if two_part == "collapse":
+            return None
+        if kind in ("at_most", "at_least") and math.isfinite(float(bound)):
+            return kind == "at_least", float(bound)
+    except ValueError:
+        pass
+    raise ValueError(f"two_part: write collapse, at_most:NUMBER or at_least:NUMBER, not {two_part!r}")
 
 
 @lru_cache(maxsize=4096)

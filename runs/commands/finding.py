@@ -88,7 +88,7 @@ def describe_rule(study: FindingFile) -> list[str]:
         dose = f" at {finding.dose} {test.dose:g}" if test.dose is not None else ""
         lines.append(
             f"test: {f'{test.part}: ' * bool(test.part)}{test.name}: {test.outcome} ({_weights(test)}) is "
-            f"{test.expect}{dose}; {test.matters:g} matters"
+            f"{test.expect}{dose}; {test.matters:g} matters{f'; two parts, {test.two_part}' * bool(test.two_part)}"
         )
     for check in finding.check:
         bounds = [("at least", check.at_least), ("at most", check.at_most)]
@@ -171,12 +171,13 @@ def run_all(options: Options) -> int:
 
 def answer(row: Mapping[str, Any]) -> list[str]:
     """The verdict and its tests as a terminal shows them."""
-    from grpobench.analysis.findings.description import check_words, effect_words
+    from grpobench.analysis.findings.description import check_words, effect_words, parts_words
 
     lines = [f"{row['name']} at {row['scale']} scale: {row['label'].upper()}"]
     for test in row["tests"]:
         name = f"{test['part']}: {test['name']}" if test["part"] else test["name"]
         lines.append(f"  {name}: {test['label']}; {effect_words(test)}; {test['needs']}")
+        lines += [f"    {parts_words(test)}"] * bool(test["two_parts"])
     if row["waits"]:
         row = {**row, "checks": [], "control": []}  # nothing is known of them yet
     for check in row["checks"]:
@@ -186,6 +187,7 @@ def answer(row: Mapping[str, Any]) -> list[str]:
     for control in row["control"]:
         shown = "shows its effect" if control["shown"] else "SHOWS NOTHING"
         lines.append(f"  control, {shown}: {control['name']}; {effect_words(control)}")
+        lines += [f"    {parts_words(control)}"] * bool(control["two_parts"])
     lines += [f"  exploratory: {departure}" for departure in row["departures"]]
     lines += [f"  by today's rule: {row['exploratory']}"] * bool(row["exploratory"])
     lines += [f"  waits for {len(row['waits'])} runs"] * bool(row["waits"])

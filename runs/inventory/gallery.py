@@ -183,6 +183,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         check_words,
         effect_words,
         matters_words,
+        parts_words,
         result_words,
         series_words,
     )
@@ -191,7 +192,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
     result_row = as_row(entry.result)
     registration = entry.record.registration
     for test in (*result_row["tests"], *result_row["control"]):
-        test |= {"effect": effect_words(test), "least": matters_words(test)}
+        test |= {"effect": effect_words(test), "least": matters_words(test), "parts": parts_words(test)}
     for check in result_row["checks"]:
         check["words"] = check_words(check)
     primary = result_row["tests"][0]

@@ -1,0 +1,177 @@
+"""Tests of which some runs fail: which runs these are, and what the two parts of the test say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grpobench.analysis.findings.contrasts import contrasts_of, values_covered
+from grpobench.analysis.findings.horizons import Key, Values
+from grpobench.analysis.findings.result import Judged, Verdict
+from grpobench.analysis.findings.rule import WHOLE, Finding, Test, limit_of
+from grpobench.analysis.measure import Measure
+from grpobench.analysis.statistics.intervals import Estimate, seed_mean
+from grpobench.analysis.statistics.maxima import joint_ps
+from grpobench.analysis.statistics.permutation import equivalence_p, sign_flip_p
+from grpobench.analysis.statistics.two_parts import TwoParts, share_difference, widest_gap
+from grpobench.analysis.statistics.verdicts import ALPHA
+
+SHARE_THAT_MATTERS = 0.1
+"""Arms of which a test says that they are equal differ by less in their shares of failing runs."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """A test whose runs are of two kinds."""
+
+    failing: frozenset[Key]
+    words: str
+    """How the runs fail, such as `collapse`."""
+    side: int
+    """1 if failing runs have the larger outcome, −1 if they have the smaller one."""
+    values: Mapping[Key, float]
+    """The outcome of every run."""
+    is_asked: bool
+    """Whether the rule asks for two parts. If not, they may take a verdict back, and never give one."""
+
+    @property
+    def others(self) -> dict[Key, float]:
+        """The outcome of runs that do not fail; NaN of those that do."""
+        return {run: math.nan if run in self.failing else value for run, value in self.values.items()}
+
+    @property
+    def indicators(self) -> dict[Key, float]:
+        """1 for a run that fails, 0 for another run with an outcome, else NaN."""
+        return {
+            run: 1.0 if run in self.failing else (0.0 if math.isfinite(value) else math.nan)
+            for run, value in self.values.items()
+        }
+
+
+def divisions(finding: Finding, values: Values, collapsed: Collection[Key]) -> dict[str, Division]:
+    """The tests and controls whose runs are of two kinds, by name."""
+    tests = [test for test in (*finding.test, *finding.control) if not test.deals]
+    by_name = {test.name: division_of(test, values[test.name], collapsed) for test in tests}
+    return {name: division for name, division in by_name.items() if division}
+
+
+def division_of(test: Test, values: Mapping[Key, float], collapsed: Collection[Key]) -> Division | None:
+    """How the runs of a test divide, or None if its mean is over runs of one kind.
+
+    By `two_part` of the rule. Without it, if some runs of an arm collapsed and others did not; or if the
+    values lie in two groups of which the smaller one fails, whatever its arms."""
+    covered = [values_covered(name, values) for name in test.contrast]
+    runs = {run: value for arm in covered for run, value in arm.items()}
+    if test.two_part:
+        limit = limit_of(test.two_part)
+        if limit is None:
+            failing, words, side = frozenset(runs.keys() & set(collapsed)), "collapse", 0
+        else:
+            above, bound = limit
+            side = 1 if above else -1
+            failing = frozenset(run for run, value in runs.items() if side * value >= side * bound)
+            words = f"end at {bound:g} or {'above' if above else 'below'}"
+        return Division(failing, words, side or _side(runs, failing), values, True) if failing else None
+    if Measure.read(test.outcome).kind in WHOLE:
+        return None
+    failing = frozenset(runs.keys() & set(collapsed))
+    if any(0 < len(arm.keys() & failing) < len(arm) for arm in covered):
+        return Division(failing, "collapse", _side(runs, failing), values, False)
+    return _by_gap(test, covered, values)
+
+
+def _side(runs: Mapping[Key, float], failing: Collection[Key]) -> int:
+    """Whether failing runs have the larger outcome; −1 if that is not known."""
+    ends = [value for run, value in runs.items() if run in failing and math.isfinite(value)]
+    others = [value for run, value in runs.items() if run not in failing and math.isfinite(value)]
+    return 1 if ends and others and np.mean(ends) > np.mean(others) else -1
+
+
+def _by_gap(test: Test, covered: list[dict[Key, float]], values: Mapping[Key, float]) -> Division | None:
+    """By the widest gap inside an arm on one task. Of this arm the fewer runs fail, and of the other arms
+    those that end on the same side of the gap."""
+    runs = {run: value for arm in covered for run, value in arm.items() if math.isfinite(value)}
+    if any(len({run[:2] for run in arm}) != 1 for arm in covered):
+        return None  # the arms and tasks behind a pattern have levels of their own
+    if test.ratio and min(runs.values(), default=0) <= 0:
+        return None
+    scaled = {run: math.log(value) if test.ratio else value for run, value in runs.items()}
+    arms = [[scaled[run] for run in arm if run in scaled] for arm in covered]
+    gaps = [(gap, arm) for arm in arms if (gap := widest_gap(arm, test.margin))]
+    if not gaps:
+        return None
+    (low, high), arm = max(gaps, key=lambda gap_and_arm: gap_and_arm[0][1] - gap_and_arm[0][0])
+    side = 1 if sum(value >= high for value in arm) <= len(arm) / 2 else -1
+    bound = (low + high) / 2
+    failing = frozenset(run for run, value in scaled.items() if side * value > side * bound)
+    shown = math.exp(bound) if test.ratio else bound
+    words = f"end {'above' if side > 0 else 'below'} {shown:.3g}, apart from the others"
+    return Division(failing, words, side, values, False)
+
+
+def shares_of(test: Test, division: Division) -> dict[int, float]:
+    """Seed -> weighted sum of the shares of failing runs, for seeds whose runs fail or have an outcome."""
+    return contrasts_of(replace(test, ratio=False), division.indicators)
+
+
+def by_two_parts(test_result: Judged, division: Division, ps: tuple[float, float] | None) -> Judged:
+    """The judged test with both parts. `ps` are the p of outcome and share, corrected over the finding's
+    tests, if the rule asks for two parts; then they decide. Otherwise a verdict from the mean stands only if
+    the parts say the same, or the sign test, for which it does not matter how low a failing run ends."""
+    test = test_result.test
+    shares = shares_of(test, division) if math.isclose(sum(test.contrast.values()), 0, abs_tol=1e-9) else {}
+    outcomes = contrasts_of(test, division.others)
+    if ps is None:
+        p_outcome, p_share = joint_ps([outcomes, shares])[1]
+        p_equivalence = equivalence_p([*outcomes.values()], test.margin)
+    else:
+        (p_outcome, p_share), p_equivalence = ps, test_result.p_equivalence
+    mean = seed_mean([*outcomes.values()])
+    effect = Estimate(*(math.exp(end) if test.ratio else end for end in (mean.value, mean.low, mean.high)))
+    share = share_difference([*shares.values()])
+    by_name = [values_covered(name, division.indicators) for name in test.contrast]
+    failed = tuple(int(np.nansum([*indicators.values()])) for indicators in by_name)
+    runs = tuple(int(np.isfinite([*indicators.values()]).sum()) for indicators in by_name)
+    parts = TwoParts(division.words, failed, runs, share, p_share, effect, p_outcome, len(outcomes))
+    test_result = replace(test_result, two_parts=parts)
+    says, why = _conclusion(test, parts, mean, p_equivalence, division.side)
+    if division.is_asked:
+        p = min(p_share, p_outcome)
+        return replace(test_result, p=p, verdict=says, needs=f"by two parts: {why}")
+    mixed = f"the mean is over runs of which {_counted(test, parts)} {division.words}"
+    differs = test_result.verdict == "contradicted" or test.expect != "same"
+    by_signs = differs and sign_flip_p(np.sign(test_result.contrasts)) <= ALPHA
+    if test_result.verdict in ("unresolved", says) or by_signs:
+        return replace(test_result, needs=f"{test_result.needs}; {mixed}")
+    needs = f"{mixed}, and by two parts it is {says}: {why} (else {test_result.verdict}: {test_result.needs})"
+    return replace(test_result, verdict="unresolved", needs=needs)
+
+
+def _conclusion(
+    test: Test, parts: TwoParts, mean: Estimate, p_equivalence: float, side: int
+) -> tuple[Verdict, str]:
+    """What both parts say of a test. A difference of either part decides if the other has none with the
+    opposite sign. Equivalence is of outcomes, with shares that differ by less than `SHARE_THAT_MATTERS`."""
+    within = max(-parts.share.low, parts.share.high) < SHARE_THAT_MATTERS
+    if p_equivalence <= ALPHA and within:
+        return ("supported" if test.expect == "same" else "equivalent"), "both parts are equal"
+    signs = {
+        "the outcome of the others": math.copysign(1, mean.value) * (parts.p_outcome <= ALPHA),
+        "the share that fails": math.copysign(1, side * parts.share.value) * (parts.p_share <= ALPHA),
+    }
+    shown = {part: sign for part, sign in signs.items() if sign}
+    if not shown:
+        return "unresolved", f"neither differs (p {parts.p_outcome:.3g} and {parts.p_share:.3g})"
+    if len(set(shown.values())) > 1:
+        return "unresolved", "the parts differ in opposite directions"
+    higher = next(iter(shown.values())) > 0
+    verdict: Verdict = "supported" if test.expect == ("higher" if higher else "lower") else "contradicted"
+    return verdict, f"{' and '.join(shown)} {'differ' if len(shown) > 1 else 'differs'}"
+
+
+def _counted(test: Test, parts: TwoParts) -> str:
+    counts = zip(parts.failed, parts.runs, test.contrast, strict=True)
+    return " and ".join(f"{failed} of {runs} of {name}" for failed, runs, name in counts)
