@@ -51,7 +51,12 @@ def swept(record: Record, result: Result) -> tuple[str, Mapping[str, Mapping[flo
             curves.setdefault(match["arm"], {})[value] = arm_mean
             keys.add(match["key"])
     tasks = {arm_mean.task for arm_mean in means}
-    if len(keys) != 1 or len(tasks) != 1 or any(len(curve) < FEWEST for curve in curves.values()):
+    if (
+        keys == {result.finding.bases}
+        or len(keys) != 1
+        or len(tasks) != 1
+        or any(len(curve) < FEWEST for curve in curves.values())
+    ):
         return "", {}
     return keys.pop(), {arm: dict(sorted(curve.items())) for arm, curve in curves.items()}
 

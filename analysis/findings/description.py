@@ -119,7 +119,16 @@ def effect_words(test: Mapping[str, Any]) -> str:
     within = [] if math.isnan(low) else within
     if test.get("reached") is not None:
         within.append(f"{test['reached']} of {test['runs']} runs reached the end")
+    if test.get("bases", 1) > 1:
+        within.append(f"{test['bases']} bases")
     return f"{text} ({'; '.join(within)})" if within else text
+
+
+def bases_words(test: Mapping[str, Any]) -> str:
+    """What the interval of a test is about, from a row of `result.as_row`."""
+    if test["bases"] > 1:
+        return f"{test['bases']} bases: seeds are nested in them, and intervals are over bases"
+    return "one base: all seeds of an arm start from the same weights, and intervals are about these"
 
 
 def parts_words(test: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from grpobench.analysis.findings.bases import nested, over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
 from grpobench.analysis.findings.result import Judged, Result, Verdict
@@ -61,6 +62,9 @@ def judge(
     missing.
     """
     waiting, horizons = bool(waits), horizons or {}
+    values = {name: nested(measured, finding.bases) for name, measured in values.items()}
+    horizons = {name: nested(ends, finding.bases) for name, ends in horizons.items()}
+    collapsed = nested(dict.fromkeys(collapsed, 0), finding.bases)
     divided = {} if waits else divisions(finding, values, collapsed)
     values = {**values, **{name: division.others for name, division in divided.items() if division.is_asked}}
     judged: dict[str, Judged] = {}
@@ -79,12 +83,15 @@ def judge(
         for name, test_result in judged.items()
     }
     checks = tuple(checked(check, values, waiting) for check in finding.check)
-    controls = tuple(_unmixed(judged[control.name], divided) for control in finding.control)
+    controls = tuple(
+        _over_bases(_unmixed(judged[control.name], divided), finding) for control in finding.control
+    )
     tests = [judged[test.name] for test in finding.test if test.name in judged]
     if waits:
         return Result(finding, tuple(tests), "unresolved", tuple(waits), checks, controls)
     unchecked = conclusion(_deciding(tests), ())
-    tests = [with_sensitivity(_unmixed(test_result, divided), checks, controls) for test_result in tests]
+    tests = [_over_bases(_unmixed(test_result, divided), finding) for test_result in tests]
+    tests = [with_sensitivity(test_result, checks, controls) for test_result in tests]
     series = series_of([test_result.test for test_result in tests], values, waiting)
     verdict = conclusion(_deciding(tests), series)
     parts = {part: conclusion(_deciding(tests, part), series) for part in finding.parts}
@@ -102,6 +109,10 @@ def _unmixed(test_result: Judged, divided: Mapping[str, Division]) -> Judged:
     if division is None or division.is_asked:
         return test_result
     return by_two_parts(test_result, division, None)
+
+
+def _over_bases(test_result: Judged, finding: Finding) -> Judged:
+    return over_bases(test_result) if finding.bases and not test_result.test.deals else test_result
 
 
 def _censored(test_result: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:

@@ -87,6 +87,7 @@ LATER = frozenset(
         "min_p = 0.0",
         "stop = []",
         "chat_template_settings = {}",
+        "warm_start_seed = 0",
     }
 )
 """Lines of run.toml for settings that came after findings had been registered, with the values that change

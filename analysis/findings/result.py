@@ -62,6 +62,8 @@ class Judged:
     p_log_rank: float = math.nan
     """Of the log-rank test by permutation inside seeds, if the outcome ends with the run and the contrast is
     one of two arms on one task; beside `p`, which is that of the restricted means."""
+    bases: int = 1
+    """Number of bases that the seeds are nested in; the interval of the effect is over bases from two on."""
     two_parts: TwoParts | None = None
     """The share of runs that fail and the outcome of the others, if the mean is over runs of both kinds."""
     shown: Shown = "unresolved"
@@ -214,7 +216,7 @@ def as_row(result: Result, powers: bool = False) -> dict[str, Any]:
 def test_row(test_result: Judged, powers: bool = False) -> dict[str, Any]:
     """A test for JSON, with its `powers` or without them, which takes less time."""
     rule_fields = ("name", "part", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
-    judged = ("verdict", "label", "needs", "runs", "reached", "seeds", "contrasts")
+    judged = ("verdict", "label", "needs", "runs", "reached", "bases", "seeds", "contrasts")
     ps = ("p", "p_equivalence", "p_log_rank", *("power", "power_equivalence") * powers)
     rule = {name: getattr(test_result.test, name) for name in rule_fields}
     row = rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)

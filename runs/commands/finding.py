@@ -97,6 +97,7 @@ def describe_rule(study: FindingFile) -> list[str]:
     for control in finding.control:
         condition = f"is {control.expect} by {control.matters:g} or more"
         lines.append(f"control: {control.name}: {control.outcome} ({_weights(control)}) {condition}")
+    lines += [f"bases: the values of {finding.bases}; seeds are nested in them"] * bool(finding.bases)
     return [*lines, f"scales: {', '.join(study.scales)}; rule {finding.digest}"]
 
 
@@ -171,13 +172,14 @@ def run_all(options: Options) -> int:
 
 def answer(row: Mapping[str, Any]) -> list[str]:
     """The verdict and its tests as a terminal shows them."""
-    from grpobench.analysis.findings.description import check_words, effect_words, parts_words
+    from grpobench.analysis.findings.description import bases_words, check_words, effect_words, parts_words
 
     lines = [f"{row['name']} at {row['scale']} scale: {row['label'].upper()}"]
     for test in row["tests"]:
         name = f"{test['part']}: {test['name']}" if test["part"] else test["name"]
         lines.append(f"  {name}: {test['label']}; {effect_words(test)}; {test['needs']}")
         lines += [f"    {parts_words(test)}"] * bool(test["two_parts"])
+    lines.append(f"  {bases_words(row['tests'][0])}")
     if row["waits"]:
         row = {**row, "checks": [], "control": []}  # nothing is known of them yet
     for check in row["checks"]:

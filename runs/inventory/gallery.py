@@ -180,6 +180,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
     from grpobench.analysis.findings.description import (
         arm_means,
         arm_words,
+        bases_words,
         check_words,
         effect_words,
         matters_words,
@@ -214,6 +215,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "survival": entry.survival,
         "curves": entry.curves,
         "primary": primary,
+        "bases": bases_words(primary),
         "deciding": _deciding_words(entry.result, {test["name"]: test for test in result_row["tests"]}),
         "arms": arms,
         "horizon": max((arm_mean.horizon for arm_mean in means), default=math.nan),

@@ -16,20 +16,18 @@ from grpobench.tasks.data.messages import Prompt, parse_prompt
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
-SEED = 0
-"""The warm start is part of the base model: the same for every seed and arm of an experiment."""
-
 
 def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Group]:
-    """The reference episodes of the updates, in order."""
+    """The reference episodes of the updates, in order. They depend on `warm_start_seed` and not on the seed
+    of a run: a warm start is part of the base, which all seeds of an arm share."""
     problems = task.lessons()
     order = list(range(len(problems)))
-    random.Random(derive(SEED, "warm start")).shuffle(order)
+    random.Random(derive(config.warm_start_seed, "warm start")).shuffle(order)
     order = order[: config.warm_start_examples or len(order)]
     num_demonstrations = config.warm_start * config.warm_start_batch
     if config.warm_start_answers != "reference":
         draw = drawing(task, config.warm_start_answers)
-        rng = random.Random(derive(SEED, "warm start answers"))
+        rng = random.Random(derive(config.warm_start_seed, "warm start answers"))
         drawn_problems = [problems[order[i % len(order)]] for i in range(num_demonstrations)]
         return [demonstration(loaded, task, problem, draw(problem, rng)) for problem in drawn_problems]
     groups = [demonstration(loaded, task, problems[index]) for index in order[:num_demonstrations]]

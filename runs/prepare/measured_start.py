@@ -14,7 +14,7 @@ from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.prepare.demonstrations import SEED, demonstrations
+from grpobench.runs.prepare.demonstrations import demonstrations
 from grpobench.runs.prepare.warmstart import RECORD, key, warm_start
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings import registries
@@ -117,7 +117,7 @@ def shares(
         loaded,
         HFSampler(models, loaded.end, loaded.pad, 256, loaded.context),
         settings,
-        SEED,
+        0,  # the same answers are sampled before and after, whatever the seed of the warm start
         measure.max_completion_tokens or task.max_completion_tokens,
         at_once=256,
         tell=lambda done, of: tell(f"accuracy {when}: {done}/{of} problems"),

@@ -80,6 +80,8 @@ class ModelConfig(Settings):
     """Peak learning rate of the supervised updates."""
     warm_start_batch: PositiveInt = 32
     """Demonstrations per supervised update."""
+    warm_start_seed: NonNegativeInt = 0
+    """Seed of the order and the draws of the demonstrations. Several seeds give several bases."""
     teacher: str = ""
     """The teacher of algorithms that distill one: a built-in model, a local folder (such as one that
     `grpobench export` writes) or a hub id, with the policy's tokenizer. It is frozen, and stored and computed
@@ -105,6 +107,8 @@ class ModelConfig(Settings):
             yield f'weights: {self.weights} weights are computed with as such; set dtype = "{self.weights}"'
         if not self.teacher and self.teacher_warm_start:
             yield "teacher_warm_start: there is no teacher; set teacher or teacher_warm_start = 0"
+        if self.warm_start_seed and not (self.warm_start or self.teacher_warm_start):
+            yield "warm_start_seed: there is no warm start; set warm_start or warm_start_seed = 0"
         if not is_answer_source:
             yield (
                 f"warm_start_answers: must be {', '.join(ANSWERS)} or the path of a .jsonl file, not "

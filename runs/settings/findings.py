@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.findings.attachment import mismatches
+from grpobench.analysis.findings.bases import split_arm
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
 from grpobench.analysis.measure import Measure
 from grpobench.runs.settings.config import RunConfig
@@ -54,7 +55,8 @@ class FindingFile:
         source = f"{self.finding.name} [{scale}]"
         recipe = read_table(table, self.text, name, self.folder, sets, source)
         configs = recipe.runs_at_own_rates()
-        cells = {(config.arm, config.task.name) for config in configs}
+        bases = self.finding.bases
+        cells = {(split_arm(config.arm, bases)[0], config.task.name) for config in configs}
         arm_names = ", ".join(dict.fromkeys(config.arm for config in configs))
         faults = [
             f"{_kind(measurement)} {measurement.name!r}: outcome {measurement.outcome} compares learning "
@@ -72,6 +74,8 @@ class FindingFile:
             )  # a test that is left out where the scale lacks its arms
             and not any(covers(arm_pattern, *cell) for cell in cells)
         ]
+        if bases and len({split_arm(config.arm, bases)[1] for config in configs}) < 2:
+            faults.append(f"bases: no arm of [{scale}] has two values of {bases}; sweep it in [{scale}.over]")
         if faults:
             raise ConfigError(faults, source)
         return recipe

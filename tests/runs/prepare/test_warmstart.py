@@ -267,6 +267,7 @@ def test_key_changes_with_what_changes_the_result_and_with_nothing_else() -> Non
     for change in ({"warm_start": 11}, {"warm_start_batch": 7}, {"warm_start_learning_rate": 1e-4}):
         assert key(dataclasses.replace(CONFIG, **change)) != base
     assert key(dataclasses.replace(CONFIG, warm_start_examples=5)) != base
+    assert key(dataclasses.replace(CONFIG, warm_start_seed=1)) != base  # another base
     assert key(dataclasses.replace(CONFIG, dtype="bfloat16")) != base
     assert key(CONFIG, dataclasses.replace(ARITHMETIC, seed=1)) != base
     assert (
