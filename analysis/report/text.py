@@ -9,7 +9,7 @@ import pandas as pd
 
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.references import LIBRARIES, TITLES, bibtex_authors
-from grpobench.analysis.runfolder.experiment import COLLAPSED, Experiment, attempts
+from grpobench.analysis.runfolder.experiment import COLLAPSED, DIVERGED, Experiment, attempts
 from grpobench.analysis.statistics.comparison import Comparison, pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
 from grpobench.analysis.statistics.verdicts import ALPHA, no_difference
@@ -46,13 +46,15 @@ def describe_verdict(pair: Comparison, runs: pd.DataFrame, over_rates: str = "")
 
 
 def count_collapses(pair: Comparison, runs: pd.DataFrame) -> str:
-    """`; 2 of 3 runs of grpo collapsed`; empty where no run of either arm collapsed."""
-    text = ""
+    """`; 2 of 3 runs of grpo collapsed; the means are over runs of both kinds`; empty where no run of either
+    arm collapsed or diverged, and without the second part where all of an arm did."""
+    text, is_mixed = "", False
     for arm in (pair.first, pair.second):
-        arm_runs = runs[(runs["arm"] == arm) & (runs["task"] == pair.task)]
-        if count := int((arm_runs["run_status"] == COLLAPSED).sum()):
-            text += f"; {count} of {len(arm_runs)} runs of {arm} collapsed"
-    return text
+        statuses = list(runs.loc[(runs["arm"] == arm) & (runs["task"] == pair.task), "run_status"])
+        counts = {ending: statuses.count(ending) for ending in (COLLAPSED, DIVERGED) if ending in statuses}
+        text += "".join(f"; {n} of {len(statuses)} runs of {arm} {ending}" for ending, n in counts.items())
+        is_mixed |= 0 < sum(counts.values()) < len(statuses)
+    return text + "; the means are over runs of both kinds" * is_mixed
 
 
 def describe_frontiers(facts: Facts) -> list[str]:

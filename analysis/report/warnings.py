@@ -197,7 +197,8 @@ def _collapsed_runs(checked: WarningInput) -> Iterator[ReportWarning]:
             lines,
             Gravity.DOUBT,
             "They lost what they had learned and did not recover by the end of their logs. They count with "
-            "the accuracy that they ended with, and the tables mark them.",
+            "the accuracy that they ended with, and the tables mark them. A mean over these and other runs "
+            "describes neither.",
         )
 
 

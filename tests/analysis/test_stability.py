@@ -132,6 +132,28 @@ def test_a_claim_names_what_collapsed_on_either_side(tmp_path: Path) -> None:
     assert describe_verdict(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
 
 
+def test_a_claim_says_that_its_means_are_over_runs_of_two_kinds(tmp_path: Path) -> None:
+    """A diverged run counts as 0, and a collapsed one with its last accuracy."""
+    experiment = load(
+        experiment_of(
+            tmp_path,
+            falls={("gspo", "arithmetic", 1): 20},
+            states={("grpo", "arithmetic", 3): ("diverged", 17)},
+        )
+    )
+    facts = gather(experiment)
+    (pair,) = facts.numbers.compared
+    from grpobench.analysis.report.text import count_collapses
+
+    counted = [
+        f"1 of 4 runs of {arm} {'diverged' if arm == 'grpo' else 'collapsed'}"
+        for arm in (pair.first, pair.second)
+    ]
+    assert count_collapses(pair, facts.numbers.runs) == "; ".join(
+        ["", *counted, "the means are over runs of both kinds"]
+    )
+
+
 def test_runs_without_logs_are_no_part_of_it(tmp_path: Path) -> None:
     root = experiment_of(tmp_path, falls={})
     (root / "grpo-arithmetic-s1" / "metrics.jsonl").write_text("")
