@@ -57,9 +57,10 @@ def over_bases(test_result: Judged) -> Judged:
     p = sign_flip_p(means)
     words = f"over {count} bases p {p:.3g} (smallest possible {smallest_p(count):.2g})"
     changed = replace(test_result, effect=effect, bases=count, needs=f"{test_result.needs}; {words}")
-    apart = mean.low > 0 or mean.high < 0
-    within = max(-mean.low, mean.high) < test.margin  # NaN is neither
-    if test_result.verdict not in ("supported", "contradicted", "equivalent") or apart or within:
+    within = test.bounds[0] < mean.low and mean.high < test.bounds[1]  # NaN is neither
+    changed = replace(changed, inside=test_result.inside and within)
+    stands = within if test_result.says_none else mean.low > 0 or mean.high < 0
+    if test_result.verdict not in ("supported", "contradicted", "equivalent") or stands:
         return changed
     needs = f"the interval over {count} bases says nothing; on these bases {test_result.verdict}"
-    return replace(changed, verdict="unresolved", needs=f"{needs} ({changed.needs})")
+    return replace(changed, verdict="unresolved", shown="unresolved", needs=f"{needs} ({changed.needs})")

@@ -11,8 +11,8 @@ import numpy as np
 from grpobench.analysis.findings.bases import nested, over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
-from grpobench.analysis.findings.result import Judged, Result, Verdict
-from grpobench.analysis.findings.rule import FREE, Finding, Test, covers
+from grpobench.analysis.findings.result import Judged, Result, Verdict, verdict_of
+from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.findings.sensitivity import (
     checked,
     conclusion,
@@ -32,7 +32,7 @@ from grpobench.analysis.statistics.permutation import (
     smallest_p,
 )
 from grpobench.analysis.statistics.survival import paired_log_rank
-from grpobench.analysis.statistics.verdicts import ALPHA, Shown, shown, spread_of
+from grpobench.analysis.statistics.verdicts import ALPHA, shown, spread_of
 
 DEAL_SEED = 20260901
 """Random seed of the deals in A/A comparisons."""
@@ -222,16 +222,8 @@ def _judged(
         return replace(judged, needs="waits for runs without a result")
     if not seeds:
         return replace(judged, needs="no seed has every value that the contrast needs")
-    judged = replace(judged, shown=effect, inside=inside, verdict=_verdict(test, effect, inside))
+    judged = replace(judged, shown=effect, inside=inside, verdict=verdict_of(test, effect, inside))
     return replace(judged, needs=_reason(judged, mean))
-
-
-def _verdict(test: Test, effect: Shown, inside: bool) -> Verdict:
-    if effect in ("equivalent", "unresolved") and test.expect in ("higher", "lower"):
-        return effect
-    if effect == test.expect or (inside and test.expect not in ("higher", "lower")):
-        return "supported"
-    return "unresolved" if effect in ("unresolved", FREE.get(test.expect)) else "contradicted"
 
 
 def _reason(judged: Judged, mean: Estimate) -> str:

@@ -117,6 +117,15 @@ class Judged:
         return self.verdict == "supported" and effect >= self.test.margin
 
 
+def verdict_of(test: Test, effect: Shown, inside: bool) -> Verdict:
+    """The verdict on a test from what is shown of its effect, and whether it lies inside the bounds."""
+    if effect in ("equivalent", "unresolved") and test.expect in ("higher", "lower"):
+        return effect
+    if effect == test.expect or (inside and test.expect not in ("higher", "lower")):
+        return "supported"
+    return "unresolved" if effect in ("unresolved", FREE.get(test.expect)) else "contradicted"
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """A manipulation check with its result."""

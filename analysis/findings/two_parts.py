@@ -10,14 +10,14 @@ import numpy as np
 
 from grpobench.analysis.findings.contrasts import contrasts_of, values_covered
 from grpobench.analysis.findings.horizons import Key, Values
-from grpobench.analysis.findings.result import Judged, Verdict
-from grpobench.analysis.findings.rule import WHOLE, Finding, Test, limit_of
+from grpobench.analysis.findings.result import Judged, verdict_of
+from grpobench.analysis.findings.rule import FREE, WHOLE, Finding, Test, limit_of
 from grpobench.analysis.measure import Measure
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.maxima import joint_ps
-from grpobench.analysis.statistics.permutation import equivalence_p, sign_flip_p
+from grpobench.analysis.statistics.permutation import inside_ps, sign_flip_p
 from grpobench.analysis.statistics.two_parts import TwoParts, share_difference, widest_gap
-from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import ALPHA, Shown, shown
 
 SHARE_THAT_MATTERS = 0.1
 """Arms of which a test says that they are equal differ by less in their shares of failing runs."""
@@ -126,50 +126,57 @@ def by_two_parts(test_result: Judged, division: Division, ps: tuple[float, float
     outcomes = contrasts_of(test, division.others)
     if ps is None:
         p_outcome, p_share = joint_ps([outcomes, shares])[1]
-        p_equivalence = equivalence_p([*outcomes.values()], test.margin)
+        (p_inside,) = inside_ps([[*outcomes.values()]], test.bounds)
     else:
-        (p_outcome, p_share), p_equivalence = ps, test_result.p_equivalence
+        (p_outcome, p_share), p_inside = ps, test_result.p_equivalence
     mean = seed_mean([*outcomes.values()])
     effect = Estimate(*(math.exp(end) if test.ratio else end for end in (mean.value, mean.low, mean.high)))
-    share = share_difference([*shares.values()])
     by_name = [values_covered(name, division.indicators) for name in test.contrast]
     failed = tuple(int(np.nansum([*indicators.values()])) for indicators in by_name)
     runs = tuple(int(np.isfinite([*indicators.values()]).sum()) for indicators in by_name)
+    share = share_difference([*shares.values()])
     parts = TwoParts(division.words, failed, runs, share, p_share, effect, p_outcome, len(outcomes))
     test_result = replace(test_result, two_parts=parts)
-    says, why = _conclusion(test, parts, mean, p_equivalence, division.side)
+    shown_of, inside, why = _shown(test, parts, mean, p_inside, division.side)
+    says = verdict_of(test, shown_of, inside)
     if division.is_asked:
-        p = min(p_share, p_outcome)
-        return replace(test_result, p=p, verdict=says, needs=f"by two parts: {why}")
+        needs, p = f"by two parts: {why}", min(p_share, p_outcome)
+        return replace(test_result, p=p, verdict=says, shown=shown_of, inside=inside, needs=needs)
     mixed = f"the mean is over runs of which {_counted(test, parts)} {division.words}"
-    differs = test_result.verdict == "contradicted" or test.expect != "same"
+    differs = test_result.shown in ("higher", "lower") and not test_result.says_none
     by_signs = differs and sign_flip_p(np.sign(test_result.contrasts)) <= ALPHA
     if test_result.verdict in ("unresolved", says) or by_signs:
         return replace(test_result, needs=f"{test_result.needs}; {mixed}")
     needs = f"{mixed}, and by two parts it is {says}: {why} (else {test_result.verdict}: {test_result.needs})"
-    return replace(test_result, verdict="unresolved", needs=needs)
+    return replace(test_result, verdict="unresolved", shown="unresolved", inside=False, needs=needs)
 
 
-def _conclusion(
-    test: Test, parts: TwoParts, mean: Estimate, p_equivalence: float, side: int
-) -> tuple[Verdict, str]:
-    """What both parts say of a test. A difference of either part decides if the other has none with the
-    opposite sign. Equivalence is of outcomes, with shares that differ by less than `SHARE_THAT_MATTERS`."""
-    within = max(-parts.share.low, parts.share.high) < SHARE_THAT_MATTERS
-    if p_equivalence <= ALPHA and within:
-        return ("supported" if test.expect == "same" else "equivalent"), "both parts are equal"
-    signs = {
-        "the outcome of the others": math.copysign(1, mean.value) * (parts.p_outcome <= ALPHA),
-        "the share that fails": math.copysign(1, side * parts.share.value) * (parts.p_share <= ALPHA),
+def _shown(
+    test: Test, parts: TwoParts, mean: Estimate, p_inside: float, side: int
+) -> tuple[Shown, bool, str]:
+    """What both parts show of an effect, whether it lies inside the bounds, and why. A difference of either
+    part is one of the test if the other part has none with the opposite sign. Inside the bounds are outcomes
+    as `verdicts.shown` has it, with shares that differ by less than `SHARE_THAT_MATTERS`."""
+    p, low, high = parts.p_outcome, mean.low, mean.high
+    of_others, inside = shown(mean.value > 0, p, p_inside, (low, high), test.bounds)
+    free = FREE.get(test.expect)
+    ends = sorted((side * parts.share.low, side * parts.share.high))
+    inside &= free == "lower" or ends[0] > -SHARE_THAT_MATTERS
+    inside &= free == "higher" or ends[1] < SHARE_THAT_MATTERS
+    of_share: Shown = "higher" if side * parts.share.value > 0 else "lower"
+    effects = {
+        "the outcome of the others": of_others if p <= ALPHA else None,
+        "the share that fails": of_share if parts.p_share <= ALPHA else None,
     }
-    shown = {part: sign for part, sign in signs.items() if sign}
-    if not shown:
-        return "unresolved", f"neither differs (p {parts.p_outcome:.3g} and {parts.p_share:.3g})"
-    if len(set(shown.values())) > 1:
-        return "unresolved", "the parts differ in opposite directions"
-    higher = next(iter(shown.values())) > 0
-    verdict: Verdict = "supported" if test.expect == ("higher" if higher else "lower") else "contradicted"
-    return verdict, f"{' and '.join(shown)} {'differ' if len(shown) > 1 else 'differs'}"
+    differing = {part: effect for part, effect in effects.items() if effect}
+    if len(set(differing.values())) > 1:
+        return "unresolved", False, "the parts differ in opposite directions"
+    if differing:
+        words = f"{' and '.join(differing)} {'differ' if len(differing) > 1 else 'differs'}"
+        return next(iter(differing.values())), inside, words
+    if inside:
+        return "equivalent", True, "both parts are equal"
+    return "unresolved", False, f"neither differs (p {p:.3g} and {parts.p_share:.3g})"
 
 
 def _counted(test: Test, parts: TwoParts) -> str:

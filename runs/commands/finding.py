@@ -86,9 +86,10 @@ def describe_rule(study: FindingFile) -> list[str]:
     lines += [f"caveat: {study.caveat}"] * bool(study.caveat)
     for test in finding.test:
         dose = f" at {finding.dose} {test.dose:g}" if test.dose is not None else ""
+        parts = f"; two parts, {test.two_part}" * bool(test.two_part)
         lines.append(
             f"test: {f'{test.part}: ' * bool(test.part)}{test.name}: {test.outcome} ({_weights(test)}) is "
-            f"{test.expect}{dose}; {test.matters:g} matters{f'; two parts, {test.two_part}' * bool(test.two_part)}"
+            f"{test.expect}{dose}; {test.matters:g} matters{parts}"
         )
     for check in finding.check:
         bounds = [("at least", check.at_least), ("at most", check.at_most)]
