@@ -10,6 +10,7 @@ import numpy as np
 
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
+from grpobench.analysis.findings.planned import PlannedTest, chance_words
 from grpobench.analysis.findings.result import Judged, Result, Verdict
 from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.findings.sensitivity import (
@@ -196,9 +197,10 @@ def _verdict(
         return ("supported" if meant else "contradicted"), f"p {p:.3g} that there is no difference, {over}"
     if seeds < needed:
         return "unresolved", f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
+    planned = PlannedTest(test, seeds, tests, spread_of(contrasts))
     return (
         "unresolved",
-        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds):.2g}); {_more(contrasts, tests)}",
+        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds):.2g}); {chance_words(planned)}",
     )
 
 
@@ -211,16 +213,6 @@ def _beside(test: Test, verdict: Verdict, mean: Estimate) -> str:
         return "; the 95 % t interval, which asks for more, reaches beyond what matters" if beyond else ""
     holds = mean.low <= 0 <= mean.high
     return "; the t interval, which takes the effects as normal, holds 0" if holds else ""
-
-
-def _more(contrasts: Floats, tests: int) -> str:
-    """How many seeds would find the observed effect."""
-    spread = spread_of(contrasts)
-    effect = abs(float(contrasts.mean())) / spread if spread > 0 else math.nan
-    seeds = power.seeds_for(effect, tests, ALPHA, len(contrasts), "max-t") if effect > 0 else math.inf
-    if not math.isfinite(seeds):
-        return f"more than {power.MOST_SEEDS:,} seeds would be needed to find this effect"
-    return f"about {seeds:.0f} seeds would find this effect in {power.POWER:.0%} of repetitions"
 
 
 def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
