@@ -74,7 +74,7 @@ class KeptTable:
     plan: Mapping[str, Any] | None = None
     """The plan by which seeds were added, as in interim.json."""
     margin: float = 100 * MARGIN
-    """Points within which arms may be called equivalent."""
+    """Smallest difference of accuracy that matters, in points."""
     control: str = ""
     """The arm that all others are compared with, if there is one."""
     rates: Sequence[Mapping[str, Any]] = ()

@@ -206,7 +206,7 @@ def comparisons(kept_table: KeptTable, options: Options) -> list[str]:
                     *(task, f"{pair.first} − {pair.second}", points(pair.effect)),
                     *(interval(pair.low, pair.high, points), p_value(pair.p_adjusted)),
                     *(p_value(pair.p_equivalence_holm), "none" if few else number(100 * pair.detectable, 1)),
-                    pair.verdict,
+                    pair.words,
                 ]
             )
     header = [

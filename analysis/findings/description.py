@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpobench.analysis.findings.horizons import count_reached
+from grpobench.analysis.findings.planned import DIRECTED, PlannedTest, seeds_needed_words
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Result
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
@@ -175,6 +176,38 @@ def matters_words(test: Mapping[str, Any]) -> str:
         return f"{percent(test['most'])} %"
     unit = test["unit"]
     return f"{amount(test['matters'], unit, test['ratio'], sign=False)} {_unit(unit, test['ratio'])}".strip()
+
+
+def power_lines(planned_tests: Sequence[PlannedTest], pilot: str) -> list[str]:
+    """The power of each test in a line, and for those that no earlier runs tell the command of a `pilot`."""
+    unknown = [planned for planned in planned_tests if not planned.source]
+    lines = [
+        f"power: {planned.test.name}: {power_words(planned)}" for planned in planned_tests if planned.source
+    ]
+    if unknown:
+        which = f"{len(unknown)} of {len(planned_tests)} tests" if lines else "before the runs"
+        lines.append(
+            f"power: not known {'for ' * bool(lines)}{which}: no earlier runs tell how far the contrast "
+            f"scatters over seeds; a pilot on other seeds does: {pilot}"
+        )
+    return lines
+
+
+def power_words(planned: PlannedTest) -> str:
+    """How often the seeds of a test with a known standard deviation find the smallest effect that matters."""
+    test = planned.test
+    if math.isnan(planned.sd):
+        return f"not known: the contrast is the same {planned.source}"
+    finds = "show that equal arms differ by less than" if test.expect not in DIRECTED else "find an effect of"
+    if test.ratio:
+        sd = f"SD of the logarithm {planned.sd:.2g}"
+    else:
+        sd = f"SD {amount(planned.sd, test.unit, False, sign=False)} {test.unit}".strip()
+    text = (
+        f"{planned.seeds} seeds {finds} {matters_words(vars(test))} in {planned.power:.0%} of repetitions "
+        f"({planned.tests} test{'s' * (planned.tests > 1)}; {sd} {planned.source})"
+    )
+    return f"{text}; {seeds_needed_words(planned)}" if planned.is_weak else text
 
 
 def amount(value: float, unit: str, ratio: bool, sign: bool = True) -> str:

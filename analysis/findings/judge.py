@@ -11,6 +11,7 @@ import numpy as np
 from grpobench.analysis.findings.bases import nested, over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
+from grpobench.analysis.findings.planned import chance_words, planned_of
 from grpobench.analysis.findings.result import Judged, Result, Verdict, verdict_of
 from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.findings.sensitivity import (
@@ -245,8 +246,7 @@ def _reason(judged: Judged, mean: Estimate) -> str:
     if seeds < needed:
         return f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
     smallest = f"smallest possible {smallest_p(seeds):.2g}"
-    more = _more(np.array(judged.contrasts), judged.corrected)
-    return f"p {judged.p:.3g} {over} ({smallest}){_beyond(judged)}; {more}"
+    return f"p {judged.p:.3g} {over} ({smallest}){_beyond(judged)}; {chance_words(planned_of(judged))}"
 
 
 def _bound(test: Test) -> str:
@@ -259,16 +259,6 @@ def _beyond(judged: Judged) -> str:
     """A remark if only the interval speaks against an effect inside the bounds."""
     close = judged.p_equivalence <= ALPHA and not judged.inside
     return ", but the interval reaches beyond what matters" * close
-
-
-def _more(contrasts: Floats, tests: int) -> str:
-    """How many seeds would find the observed effect."""
-    spread = spread_of(contrasts)
-    effect = abs(float(contrasts.mean())) / spread if spread > 0 else math.nan
-    seeds = power.seeds_for(effect, tests, ALPHA, len(contrasts), "max-t") if effect > 0 else math.inf
-    if not math.isfinite(seeds):
-        return f"more than {power.MOST_SEEDS:,} seeds would be needed to find this effect"
-    return f"about {seeds:.0f} seeds would find this effect in {power.POWER:.0%} of repetitions"
 
 
 def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:

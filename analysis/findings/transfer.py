@@ -15,11 +15,12 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import INK, STYLE
+from grpobench.analysis.findings.description import effect_words
 from grpobench.analysis.findings.figures import scaled
-from grpobench.analysis.findings.result import Judged, Result
+from grpobench.analysis.findings.result import Judged, Result, test_row
 from grpobench.analysis.findings.rule import Finding
-from grpobench.analysis.statistics.intervals import Estimate, wilson
-from grpobench.analysis.statistics.ranks import FEWEST, spearman
+from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.statistics.ranks import spearman
 
 TICKS = (-1000, -300, -100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300, 1000)
 SCALES = ("at nano scale", "on SmolLM2")
@@ -52,6 +53,11 @@ class ScalePair:
     def same_sign(self) -> bool:
         return math.copysign(1, scaled(self.first)[0]) == math.copysign(1, scaled(self.second)[0])
 
+    @property
+    def is_reversed(self) -> bool:
+        """Whether the signs differ, clearly."""
+        return self.clear and not self.same_sign
+
 
 @dataclass(frozen=True)
 class Uncompared:
@@ -61,6 +67,8 @@ class Uncompared:
     reason: str
     test: str = ""
     """Empty for the whole finding."""
+    is_reversed: bool = False
+    """Whether the signs of the test differ, clearly, where both scales measure something by its name."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +79,13 @@ class Agreement:
     findings: int
     clear: int
     """Pairs whose intervals leave 0 out at both scales."""
+    clear_findings: int
+    """Findings with such pairs. The pairs of one share runs, so that their number alone says little."""
     same: int
     """Clear pairs with the same sign."""
-    share: Estimate
-    """Share of the clear pairs with the same sign, with Wilson's interval; NaN for fewer than `FEWEST`."""
     rank: Estimate
     """Spearman's rank correlation of the effects, with the percentile interval of a bootstrap over findings;
-    its ends are NaN with fewer than `FEWEST`."""
+    its ends are NaN with fewer than `ranks.FEWEST`."""
 
 
 def compare_scales(
@@ -97,10 +105,13 @@ def compare_scales(
         judged = [{entry.test.name: entry for entry in side.tests} for side in (result, other)]
         for test in dict.fromkeys(entry.name for side in (result, other) for entry in side.finding.test):
             reason = _uncompared_reason(test, (result, other), scales)
-            if reason:
-                uncompared.append(Uncompared(name, reason, test))
+            pair = None
+            if test in judged[0] and test in judged[1]:
+                pair = ScalePair(name, judged[0][test], judged[1][test], same_rule)
+            if pair and not reason:
+                pairs.append(pair)
             else:
-                pairs.append(ScalePair(name, judged[0][test], judged[1][test], same_rule))
+                uncompared.append(Uncompared(name, reason, test, bool(pair and pair.is_reversed)))
     uncompared += [Uncompared(name, f"kept {scales[1]} alone") for name in others]
     return pairs, uncompared
 
@@ -118,7 +129,7 @@ def _uncompared_reason(name: str, results: tuple[Result, Result], scales: tuple[
         return "it counts deals, and no effect is measured"
     if rules[0] and rules[1] and replace(rules[0], also=rules[1].also) != rules[1]:
         effects = [
-            f"{entry.effect.value:+.3g} {entry.test.unit} {scale}".replace("  ", " ").replace("-", "−")
+            f"{effect_words(test_row(entry))} {scale}"
             for entry, scale in zip(judged, scales, strict=True)
             if entry
         ]
@@ -154,13 +165,12 @@ def rule_difference(first: Finding, second: Finding, scales: tuple[str, str] = S
 
 def agreement(pairs: Sequence[ScalePair], seed: int = 0) -> Agreement:
     clear = [pair for pair in pairs if pair.clear]
-    same = sum(pair.same_sign for pair in clear)
     return Agreement(
         len(pairs),
         len({pair.finding for pair in pairs}),
         len(clear),
-        same,
-        wilson(same, len(clear)) if len(clear) >= FEWEST else Estimate(math.nan, math.nan, math.nan),
+        len({pair.finding for pair in clear}),
+        sum(pair.same_sign for pair in clear),
         rank_correlation(pairs, seed),
     )
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.findings.planned import PlannedTest
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.findings.parts import read_part, without_part
+from grpobench.runs.inventory.findings.powers import demand_power, planned_tests
 from grpobench.runs.inventory.findings.records import Records, find_records, kept_path
 from grpobench.runs.inventory.findings.registration import register
 from grpobench.runs.publishing.contributed import contributed_records
@@ -65,15 +67,27 @@ def summary(name: str, scale: str, out: Path) -> dict[str, Any]:
 
 def announce(
     study: FindingFile, scale: str, out: Path, sets: Sequence[str] = (), registers: bool = True
-) -> tuple[Recipe, Record | None]:
-    """The recipe of the runs that a finding still needs, and the part of it that is kept already. The finding
-    is registered first, unless `registers` is False. With other settings or seeds, `sets`, parts do not
-    count."""
+) -> tuple[Recipe, Record | None, list[PlannedTest]]:
+    """The recipe of the runs that a finding still needs, the part of it that is kept already, and its tests
+    with their power. The finding is registered first, unless `registers` is False. With other settings or
+    seeds, `sets`, parts do not count. Raises ConfigError for a new rule with too little power, unless `sets`
+    change it or its file says why."""
     recipe = study.recipe(scale, sets)
+    planned = planned_tests(study, scale, len(recipe.head.seeds), out)
+    if not sets:
+        demand_power(study, scale, planned, out)
     part = None if sets else read_part(study.finding.name, scale)
     if registers:
         register(study.finding, scale, recipe, out, part)
-    return without_part(recipe, part), part
+    return without_part(recipe, part), part, planned
+
+
+def powers(study: FindingFile, scale: str, out: Path) -> list[PlannedTest]:
+    """The deciding tests of a finding with the power of its registered seeds; none at a scale that it
+    lacks."""
+    if scale not in study.scales:
+        return []
+    return planned_tests(study, scale, len(study.seeds(scale)), out)
 
 
 def rerun_of(study: FindingFile, scale: str, out: Path) -> dict[str, Any] | None:

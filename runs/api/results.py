@@ -85,8 +85,7 @@ def load(
 
     A run with a damaged file has the state `damaged` and does not count; `Results.damage` gives the file, the
     line and the remedy. Raises `LogError` if there is nothing to read and, with `strict`, for any damage.
-    `margin` is the difference, in points of accuracy, within which arms may be called equivalent; the default
-    is the recipe's.
+    `margin` is the smallest difference of accuracy that matters, in points; the default is the recipe's.
     """
     experiments = [logs.load(Path(path), margin, strict) for path in (folder, *more)]
     results = Results(combine_experiments(experiments))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from grpobench.runs.api.findings import announce, judge, rerun_of, verdict
+from grpobench.runs.api.findings import announce, judge, powers, rerun_of, verdict
 from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.finding_list import list_command, scale_options
 from grpobench.runs.commands.options import (
@@ -30,11 +30,15 @@ from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.inventory.findings.parts import part_words
 from grpobench.runs.inventory.findings.records import rerun_words
 from grpobench.runs.inventory.findings.remaining import Remaining, remaining, time_left
+from grpobench.runs.inventory.folders import PILOT
 from grpobench.runs.settings.findings import FindingFile, findings, read_finding
 
 if TYPE_CHECKING:
+    from grpobench.analysis.findings.planned import PlannedTest
     from grpobench.analysis.findings.rule import Check, Test
 
+PILOT_SEEDS = 6
+"""Seeds of the pilot that is proposed: their standard deviation is within .62 to 2.5 times of it."""
 ALL = "all"
 """What stands for every finding behind `finding run`."""
 
@@ -68,10 +72,15 @@ run_options = combine(
 @json_option
 def show_command(options: Options) -> int:
     study = read_finding(options.name)
+    planned = powers(study, options.scale, options.out)
     if options.json:
-        say(as_json({**study.finding.plain(), "rule": study.finding.digest, "scales": dict(study.scales)}))
+        from grpobench.analysis.findings.planned import power_row
+
+        row = {"rule": study.finding.digest, "scales": dict(study.scales)}
+        row["power"] = [power_row(planned_test) for planned_test in planned]
+        say(as_json({**study.finding.plain(), **row}))
         return DONE
-    say("\n".join(describe_rule(study)))
+    say("\n".join([*describe_rule(study), *describe_power(study, planned, options)]))
     row = verdict(study, options.scale, options.out, listed=True)
     say("\n".join(answer(row)) if row else f"not run at scale {options.scale}")
     return DONE
@@ -84,6 +93,7 @@ def describe_rule(study: FindingFile) -> list[str]:
     lines += [f"design: {finding.stands_for}"] * bool(finding.stands_for)
     lines += [f"correction: {study.correction}"] * bool(study.correction)
     lines += [f"caveat: {study.caveat}"] * bool(study.caveat)
+    lines += [f"runs with too little power: {study.underpowered}"] * bool(study.underpowered)
     for test in finding.test:
         dose = f" at {finding.dose} {test.dose:g}" if test.dose is not None else ""
         parts = f"; two parts, {test.two_part}" * bool(test.two_part)
@@ -118,16 +128,27 @@ def run_finding(options: Options) -> int:
     return run_all(options) if options.name == ALL else run_one(read_finding(options.name), options)
 
 
+def describe_power(study: FindingFile, planned: Sequence[PlannedTest], options: Options) -> list[str]:
+    """The power of each test. Where no earlier runs tell it, the command of a pilot, which the next
+    `finding run` looks for."""
+    from grpobench.analysis.findings.description import power_lines
+
+    first = max(study.seeds(options.scale), default=-1) + 1 if planned else 0
+    chosen = f"--scale {options.scale} --seeds {first}-{first + PILOT_SEEDS - 1}"
+    pilot = f"grpobench finding run {options.name} {chosen} --out {options.out / PILOT}"
+    return power_lines(planned, pilot)
+
+
 def run_one(study: FindingFile, options: Options) -> int:
     """Register, run what has no result yet, write the report and say the verdict."""
     from grpobench.runs.commands.run import carry_out  # loads what executes runs, which no listing needs
 
-    recipe, part = announce(
+    recipe, part, planned = announce(
         study, options.scale, options.out, sets_and_seeds(options), registers=not options.dry_run
     )
     if part is not None:
         say(part_words(part))
-    code = carry_out(recipe, options, by_pairs=False)  # but by the finding's rule
+    code = carry_out(recipe, options, outlook=describe_power(study, planned, options))
     if options.dry_run:
         return code
     if code == PREEMPTED:

@@ -40,8 +40,7 @@ MOST_WARNINGS = 5
     "--margin",
     type=float,
     metavar="POINTS",
-    help="Call arms equivalent if they differ by less than this many points of accuracy. Default: the "
-    "recipe's, else 2.",
+    help="Smallest difference of accuracy that matters, in points. Default: the recipe's, else 2.",
 )
 def report_command(options: Options) -> int:
     from grpobench.analysis.tools.text import why_no_experiment

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from grpobench.analysis.runfolder.interim import InterimPlan
 
 
-def carry_out(recipe: Recipe, options: Options, by_pairs: bool = True) -> int:
-    """Run the experiment, tell how it ended and write its report. Say first what its seeds can resolve,
-    unless it is judged otherwise than `by_pairs` of arms."""
+def carry_out(recipe: Recipe, options: Options, outlook: Sequence[str] | None = None) -> int:
+    """Run the experiment, tell how it ended and write its report. Say first what its seeds can resolve: the
+    lines of `outlook`, or else what they can of pairs of arms."""
     if options.json and not options.dry_run:
         raise ConfigError(
             ["--json: needs --dry-run; `grpobench status DIR --json` shows runs that have begun"]
         )
     plan, how = plan_of(recipe, options), execution(options)
-    lines = outlook_lines(recipe, options.out, plan) if by_pairs else []
+    lines = outlook_lines(recipe, options.out, plan) if outlook is None else outlook
     if options.dry_run:
         return dry_run(recipe, options, plan, lines)
     for line in (*(f"left out: {why}" for why in recipe.left_out), *lines):

@@ -30,6 +30,8 @@ MARKS = {
     "gated": "no score",
 }
 """How an algorithm stands on a probe, in the order of the table."""
+SECONDARY = "secondary test"
+"""What is said of the conclusion of a test that does not decide its finding, and has 5 % of its own."""
 UNTESTED = "No finding here tests this claim."
 
 
@@ -211,13 +213,16 @@ def finding_words(row: Mapping[str, Any]) -> str:
         command = f"grpobench finding run {row['finding']}"
         return f"{row['finding']}: {row['why']}; {command} makes one. {row['claim']}"
     return (
-        f"{row['finding']} ({row['scale']}): {row['conclusion']}{exploratory(row)}, {row['meaning']}. "
+        f"{row['finding']} ({row['scale']}): {row['conclusion']}{reservations(row)}, {row['meaning']}. "
         f"{row['claim']} {effect_sentence(row)}".replace("  ", " ")
     )
 
 
-def exploratory(row: Mapping[str, Any]) -> str:
-    return f" (exploratory: {'; '.join(row['departures'])})" if row["departures"] else ""
+def reservations(row: Mapping[str, Any]) -> str:
+    """Why a conclusion is less than that of a finding as it was registered."""
+    departures = f"exploratory: {'; '.join(row['departures'])}" if row["departures"] else ""
+    parts = [*[SECONDARY] * (not row["decides"]), *[departures] * bool(departures)]
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def effect_sentence(row: Mapping[str, Any]) -> str:
@@ -271,7 +276,10 @@ def standing_cell(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         if row["scale"]:
             by_finding.setdefault(row["finding"], row)
-    return ", ".join(f"[{row['conclusion']}]({link(row)})" for row in by_finding.values())
+    return ", ".join(
+        f"[{row['conclusion']}]({link(row)}){'' if row['decides'] else f' ({SECONDARY})'}"
+        for row in by_finding.values()
+    )
 
 
 def link(row: Mapping[str, Any]) -> str:

@@ -12,6 +12,9 @@ SET_ASIDE = "earlier"
 """Folder beside the kept findings, with the same structure, for tables that an earlier rule was asked of."""
 PARTS = "parts"
 """Folder beside the kept findings, with the same structure, for findings whose other runs are yet to come."""
+PILOT = "pilot"
+"""Folder beside the kept findings, with the same structure, and below the folder of a finding's runs: for
+runs on other seeds that only tell how far contrasts scatter."""
 FINDINGS = "findings"
 """Folder of the kept tables of findings, in that of kept tables."""
 FOLDER = "results"
@@ -20,7 +23,7 @@ FOLDER = "results"
 
 def kept_finding(results: Path, name: str, scale: str, beside: str = "") -> Path:
     """The kept table of a finding at a scale, below the folder of result tables; `beside` is `AGAIN`,
-    `SET_ASIDE` or `PARTS`. The finding's page and figures are `docs/findings/NAME*`."""
+    `SET_ASIDE`, `PARTS` or `PILOT`. The finding's page and figures are `docs/findings/NAME*`."""
     return results / beside / FINDINGS / f"{name}-{scale}.json"
 
 

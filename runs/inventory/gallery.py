@@ -98,6 +98,8 @@ def at_scale(entries: Sequence[FindingEntry], scale: str) -> list[FindingEntry]:
 
 def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> dict[str, str]:
     """The index, and the page of each finding with all its scales."""
+    from grpobench.analysis.findings.errors import error_words
+
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         by_name.setdefault(entry.study.finding.name, []).append(row(entry))
@@ -112,6 +114,8 @@ def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> 
         rows=[scale_row for scales in by_name.values() for scale_row in scales],
         claims=len(nano),
         counted=counted([entry.result.verdict for entry in nano]),
+        errors=error_words([entry.result.finding for entry in entries]),
+        weak=weak_conclusions(entries),
         missing=[name for name in findings() if name not in by_name],
         changes=len(changes),
         changed=sum(
@@ -121,6 +125,17 @@ def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> 
         figure=FIGURE,
     )
     return pages
+
+
+def weak_conclusions(entries: Sequence[FindingEntry]) -> list[str]:
+    """Links to the conclusions with a deciding test whose power is below 80 %, as far as its runs tell."""
+    from grpobench.analysis.findings.planned import planned_of
+
+    return [
+        f"[{entry.name}]({PAGES}/{entry.study.finding.name}.md#{entry.record.registration.scale}-scale)"
+        for entry in entries
+        if any(planned_of(judged).is_weak for judged in entry.result.tests if not judged.test.also)
+    ]
 
 
 def finding_figures(entries: Sequence[FindingEntry]) -> dict[str, str]:
@@ -188,25 +203,28 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         result_words,
         series_words,
     )
+    from grpobench.analysis.findings.planned import planned_of
     from grpobench.analysis.findings.result import as_row
 
     result_row = as_row(entry.result)
     registration = entry.record.registration
     for test in (*result_row["tests"], *result_row["control"]):
         test |= {"effect": effect_words(test), "least": matters_words(test), "parts": parts_words(test)}
+    for test, judged in zip(result_row["tests"], entry.result.tests, strict=True):
+        test["power"] = planned_of(judged).power
     for check in result_row["checks"]:
         check["words"] = check_words(check)
-    primary = result_row["tests"][0]
+    primary, states = result_row["tests"][0], list(entry.record.states.values())
     means = [mean for mean in arm_means(entry.record, primary["name"]) if mean.values]
     arms = [
         {"arm": arm_mean.arm, "task": arm_mean.task, "mean": arm_words(arm_mean, primary["unit"])}
         for arm_mean in means
     ]
-    states = list(entry.record.states.values())
     return result_row | {
         "published": registration.finding.published,
         "caveat": entry.study.caveat,
         "correction": entry.study.correction if entry.result.finding != registration.finding else "",
+        "underpowered": entry.study.underpowered,
         "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
         "key": entry.name,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.runs.inventory.folders import FOLDER
+from grpobench.runs.inventory.folders import FINDINGS, FOLDER
+from grpobench.runs.inventory.templating import fold
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 
@@ -51,7 +52,8 @@ def filled(text: str, path: Path, tables: Path) -> str:
         <!-- kept NAME KIND option=value … -->
         <!-- end of kept -->
 
-    They ask for a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds,
+    `findings errors` asks for how many conclusions of findings are expected to be wrong. The others ask for
+    a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds,
     `analysis/calibration/markdown.py` those for the calibration and `analysis/readable.py` those for readable
     answers. If the file is missing, `before=COMMIT` says at which commit the text between the markers was
     measured, and the page says so above it. Without either there must be no text between the markers."""
@@ -71,6 +73,8 @@ def _block(match: re.Match[str]) -> MarkedBlock:
 
 
 def _body(block: MarkedBlock, path: Path, tables: Path) -> str:
+    if (block.name, block.kind) == (FINDINGS, "errors"):
+        return f"\n{fold(expected_errors(tables / FINDINGS))}\n\n"
     table_path = tables / f"{block.name}.json"
     if table_path.exists():
         try:
@@ -85,6 +89,14 @@ def _body(block: MarkedBlock, path: Path, tables: Path) -> str:
         lack = f"text without a kept table {table_path.name} and without before=COMMIT"
         raise ConfigError([f"{path}: {lack}; make it with grpobench keep, or name the commit of its numbers"])
     return f"\n{EARLIER.format(block.before)}\n\n{body}\n\n"
+
+
+def expected_errors(tables: Path) -> str:
+    """How many of the kept conclusions are expected to be wrong."""
+    from grpobench.analysis.findings.errors import error_words
+    from grpobench.analysis.findings.record import read_kept
+
+    return error_words([read_kept(path).registration.finding for path in sorted(tables.glob("*.json"))])
 
 
 def _lines(block: MarkedBlock, table_path: Path) -> list[str]:

@@ -32,7 +32,7 @@ def templates() -> Environment:
     )
     environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
     environment.filters |= {"plainly": showing.plainly, "standing": claims.standing_cell, "link": claims.link}
-    environment.filters |= {"effect": claims.effect_sentence, "exploratory": claims.exploratory}
+    environment.filters |= {"effect": claims.effect_sentence, "reservations": claims.reservations}
     environment.globals |= {"no_profile": claims.no_profile, "untested": claims.UNTESTED}
     return environment
 

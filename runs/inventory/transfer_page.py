@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PAGE = "transfer.md"
 FIGURE = "figures/transfer.svg"
+DIFFER = "**differ**"
 PROBES_FIGURE = "figures/transfer-probes.svg"
 
 
@@ -57,16 +58,16 @@ def transfer_pages(
     columns = [measures(findings, agreement(pairs))]
     if len(alike) < len(findings):
         columns.append(measures(alike, agreement([pair for pair in pairs if pair.same_rule])))
-    rows = [effect_row(pair) for pair in pairs]
+    rows = [effect_row(pair) for pair in sorted(pairs, key=lambda pair: not pair.is_reversed)]
     text = environment.get_template("transfer.md.j2").render(
         rows=rows,
-        differ=[row for row in rows if row["decided"] and not row["same"]],
+        differ=[row for row in rows if row["signs"] == DIFFER],
         findings=findings,
         measures=list(zip(MEASURES, *columns, strict=True)),
         same=sum(row["nano"] == row["small"] for row in findings),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
         alone=findings_by_reason(uncompared),
-        tests=[entry for entry in uncompared if entry.test],
+        tests=sorted((entry for entry in uncompared if entry.test), key=lambda entry: not entry.is_reversed),
         figure=FIGURE,
         probes=[probe_row(transfer) for transfer in probes],
         scores=[
@@ -87,7 +88,7 @@ MEASURES = (
     "with the same conclusion",
     "tests at both scales",
     "tests whose intervals leave 0 out at both scales",
-    "of these with the same sign (Wilson 95 % interval)",
+    "of these with the same sign",
     "rank correlation of the effects (Spearman; bootstrap over findings)",
 )
 """Rows of the table of agreement."""
@@ -95,13 +96,13 @@ MEASURES = (
 
 def measures(findings: Sequence[Mapping[str, str]], counts: Agreement) -> list[str]:
     """A column of the table of agreement, in the order of `MEASURES`."""
-    share = share_words(counts.share)
+    clear_findings = f"{counts.clear_findings} finding{'s' * (counts.clear_findings != 1)}"
     return [
         str(len(findings)),
         str(sum(row["nano"] == row["small"] for row in findings)),
         str(counts.pairs),
         str(counts.clear),
-        f"{counts.same} of {counts.clear}{share or ' (too few for an interval)'}",
+        f"{counts.same} of {counts.clear}, in {clear_findings}",
         rank_words(counts.rank) or "– (too few findings)",
     ]
 
@@ -115,8 +116,7 @@ def effect_row(pair: ScalePair) -> dict[str, Any]:
         "same_rule": pair.same_rule,
         "nano": cell(pair.first),
         "small": cell(pair.second),
-        "decided": pair.clear,
-        "same": pair.same_sign,
+        "signs": DIFFER if pair.is_reversed else "same" if pair.clear else NONE,
     }
 
 
@@ -180,13 +180,6 @@ def cell(judged: Judged) -> dict[str, Any]:
         "seeds": len(judged.seeds),
         "says": judged.verdict,
     }
-
-
-def share_words(share: Estimate) -> str:
-    """Empty without a number."""
-    if math.isnan(share.value):
-        return ""
-    return f": {100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
 
 
 def rank_words(rank: Estimate) -> str:

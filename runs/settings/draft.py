@@ -310,7 +310,7 @@ class Head(Settings):
     fail_on_divergence: bool = False
     """Exit with 3 when a run diverges, or collapses by `stop_on`."""
     margin: Annotated[float, Interval(gt=0, lt=100)] = 2.0
-    """Points of accuracy within which reports may call two arms equivalent."""
+    """Smallest difference of accuracy that matters, in points."""
     control: str = ""
     """The arm that reports compare all others with, and nothing else; empty compares every pair."""
     stop_on: tuple[str, ...] = ()

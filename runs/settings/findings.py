@@ -40,9 +40,17 @@ class FindingFile:
     the conclusion of the registered one stands beside. No part of the rule."""
     caveat: str = ""
     """What a reader of the conclusion should know of these runs, written after them; no part of the rule."""
+    underpowered: str = ""
+    """Why the finding runs although a test hardly finds what matters; no part of the rule."""
     about: Mapping[str, str] = field(default_factory=dict)
     """Algorithms whose authors claim what the finding asks, each with the test that asks it; "" is the whole
     finding. Their pages show its conclusion. No part of the rule."""
+
+    def seeds(self, scale: str) -> Sequence[int]:
+        """The registered seeds of a scale, without reading the rest of its recipe; none if they are not a
+        list."""
+        seeds = self.scales[scale].get("seeds", [0])
+        return seeds if isinstance(seeds, list) else ()
 
     def recipe(self, scale: str, sets: Sequence[str] = ()) -> Recipe:
         """The recipe of a scale, with `--set` applied. Raises ConfigError, also where a test of the verdict
@@ -110,7 +118,8 @@ def read_finding(source: str) -> FindingFile:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
-    redesign, correction, caveat = (str(table.pop(key, "")) for key in ("redesign", "correction", "caveat"))
+    names = ("redesign", "correction", "caveat", "underpowered")
+    remarks = {name: str(table.pop(name, "")) for name in names}
     about_entries = table.pop("about", [])
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     about = _about(about_entries, [] if isinstance(finding, strict.Bad) else finding.test, faults)
@@ -118,7 +127,7 @@ def read_finding(source: str) -> FindingFile:
         faults += mismatches(finding)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    return FindingFile(finding, scales, text, path.parent, redesign, correction, caveat, about)
+    return FindingFile(finding, scales, text, path.parent, **remarks, about=about)
 
 
 def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

@@ -45,7 +45,7 @@ CONTRASTS = st.lists(
 def brief() -> Iterator[None]:
     """Without how many seeds it would take, which is slow to find so often and no part of a verdict."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "_more", lambda *_: "")
+        patch.setattr(judging, "chance_words", lambda *_: "")
         yield
 
 

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,17 @@ import pytest
 from helpers import stand_ins
 from helpers.warm import Warm
 
+from grpobench.analysis.findings.description import power_lines
 from grpobench.analysis.findings.record import read_kept, settings_digest
 from grpobench.runs import cli
+from grpobench.runs.api.findings import announce
 from grpobench.runs.commands.output import PREEMPTED
 from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.inventory.findings.records import set_aside
 from grpobench.runs.inventory.findings.remaining import Remaining, remaining, time_left
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.findings import read_finding
+from grpobench.runs.tools.strict import ConfigError
 
 MINE = """
 claim = "fine1 is better than fine2"
@@ -280,8 +283,75 @@ def test_a_dry_run_registers_nothing(
     monkeypatch.chdir(tmp_path)
     dry = ("--dry-run", "--no-trial")
     assert "to begin" in run_cli(capsys, "finding", "run", "critic-cost", *dry)
-    assert json.loads(run_cli(capsys, "finding", "run", "critic-cost", *dry, "--json"))["runs"]
+    plan = json.loads(run_cli(capsys, "finding", "run", "critic-cost", *dry, "--json"))
+    assert plan["runs"] and [line.partition(":")[0] for line in plan["outlook"]] == ["power"] * 3
     assert not (tmp_path / "out").exists()
+
+
+# Power before the runs
+
+
+def lines_before_runs(sets: Sequence[str] = ()) -> list[str]:
+    """What is said of power where the finding would start."""
+    _, _, planned = announce(read_finding("mine"), "nano", Path("out"), sets, registers=False)
+    return power_lines(planned, "PILOT")
+
+
+def test_a_new_rule_that_hardly_finds_what_matters_says_why_or_does_not_run(
+    workspace: Path, capsys: Capture
+) -> None:
+    """Kept contrasts with an SD of 9 points, where 2 matter: the rule that they were registered by may run
+    again, and another one does not."""
+    table = kept_table(workspace)
+    edit(
+        table,
+        lambda content: [
+            run["values"].update({"fine1 ends higher": 0.1 * (run["seed"] % 3) * (run["arm"] == "fine1")})
+            for run in content["runs"]
+        ],
+    )
+    power = (
+        "6 seeds find an effect of 2.0 points in 4% of repetitions (1 test; SD 8.9 points over 6 seeds of "
+    )
+    (line,) = lines_before_runs()
+    assert line.startswith(f"power: fine1 ends higher: {power}the kept findings/mine-nano.json)")
+    rule(workspace, 'claim = "fine1 is better', 'claim = "fine1 is much better')
+    error = run_cli(capsys, "finding", "run", "mine", code=2)
+    assert f"mine at scale nano: test 'fine1 ends higher' has a power under 80%: {power}" in error
+    assert "80% takes about 1" in error and 'underpowered = "…"' in error
+    assert not (workspace / "out").exists()
+    assert lines_before_runs(["seeds=[6, 7, 8]"])  # other seeds than the rule's, as a pilot has
+    rule(workspace, "[[test]]", 'underpowered = "to show it"\n\n[[test]]')
+    assert lines_before_runs() == [line]
+    assert "runs with too little power: to show it" in run_cli(capsys, "finding", "show", "mine")
+
+
+def test_without_a_known_spread_a_finding_starts_and_names_the_pilot(
+    workspace: Path, capsys: Capture
+) -> None:
+    (workspace / "out").rename(workspace / "first")
+    (line,) = lines_before_runs()
+    assert line.startswith("power: not known before the runs: ") and line.endswith(
+        "a pilot on other seeds does: PILOT"
+    )
+    pilot = "grpobench finding run mine --scale nano --seeds 6-11 --out out/pilot"
+    assert line.replace("PILOT", pilot) in run_cli(capsys, "finding", "show", "mine")
+    (workspace / "out").mkdir()
+    (workspace / "first").rename(workspace / "out/pilot")
+    (line,) = lines_before_runs()
+    assert line == (
+        "power: fine1 ends higher: 6 seeds find an effect of 2.0 points in 100% of repetitions (1 test; SD "
+        "0.2 points over 6 seeds of out/pilot/mine-nano)"
+    )
+    (row,) = json.loads(run_cli(capsys, "finding", "show", "mine", "--json"))["power"]
+    assert row["sd"] == pytest.approx(0.00187, abs=1e-5)  # of .100, .101, … .105
+    assert (row["power"], row["seeds"], row["seeds_needed"]) == (1, 6, 6)
+    rule(workspace, "matters = 0.02", "matters = 0.0005")
+    with pytest.raises(ConfigError, match="over 6 seeds of out/pilot/mine-nano"):
+        lines_before_runs()
+    (workspace / "out/pilot").rename(workspace / "first")
+    shutil.copytree(workspace / "first/mine-nano", workspace / "out/mine-nano")
+    assert lines_before_runs()  # whose runs have begun
 
 
 def test_a_registration_under_which_nothing_ran_gives_way(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import replace
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from grpobench.analysis.findings.errors import error_words
 from grpobench.runs.inventory import folders, gallery, templating
 from grpobench.runs.inventory.findings import judging
 from grpobench.runs.settings.findings import findings, read_finding
@@ -109,3 +111,45 @@ def test_a_kept_finding_has_one_address_by_kind() -> None:
     assert folders.kept_finding(results, "a-a", "nano") == results / "findings/a-a-nano.json"
     again = folders.kept_finding(results, "a-a", "small", folders.AGAIN)
     assert again == results / "again/findings/a-a-small.json"
+
+
+BEFORE_POWER = """
+averaging baseline clip-higher consistency critic-free-compute diversity-loss elicitation group-size kl-anchor
+long-horizon long-run-collapse median-baseline neighbor-mixing no-clip one-shot-bias placebo reward-noise
+routing-replay sampler-gap-collapse segment-credit staleness std-bias zero-gap zero-signal
+"""
+"""Findings that were registered before their power at what matters was computed. None may be added."""
+
+
+def test_a_finding_with_little_power_says_why_it_ran() -> None:
+    weak = {re.findall(r"findings/([\w-]+)\.md", link)[0] for link in gallery.weak_conclusions(entries())}
+    assert {"std-bias", "long-run-collapse"} <= weak and "critic-cost" not in weak
+    assert {name for name in weak if not read_finding(name).underpowered} <= {*BEFORE_POWER.split()}
+
+
+def test_a_page_shows_power_and_why_little_was_enough() -> None:
+    (entry,) = [entry for entry in entries() if entry.name == "std-bias-nano"]
+    reason = "A reason that nobody has given yet."
+    changed = dataclasses.replace(entry, study=dataclasses.replace(entry.study, underpowered=reason))
+    page = gallery.finding_pages(templating.templates(), [changed])["findings/std-bias.md"]
+    assert f"**Power below 80 %.** {reason}" in page
+    # at equal accuracy: SD 1.19 points over eight seeds, 2 matter
+    assert "| −0.8 points (−1.8 to +0.2) | 2.0 points | 95 % |" in page
+    assert "(1.37 to 9.67) | 1.25 times | 4 % |" in page  # SD of the logarithm 1.17, ln 1.25 = .22
+    assert (
+        "(1.37 to 9.67)" in written()["findings/std-bias.md"]
+        and reason not in written()["findings/std-bias.md"]
+    )
+
+
+def test_the_index_and_the_highlights_say_how_many_conclusions_may_be_wrong() -> None:
+    """By the kept rules, and as `grpobench docs` writes it."""
+    index = " ".join(written()[gallery.PAGE].split())
+    rules = [entry.result.finding for entry in entries()]
+    leveled = sum(any(not (test.also or test.deals) for test in rule.test) for rule in rules)
+    assert f"{leveled} of the {len(rules)} conclusions have a level of 5 %" in index
+    assert (
+        f"at most {leveled / 20:.1f} of them are expected to state a difference where there is none" in index
+    )
+    highlights = " ".join((DOCS / "highlights.md").read_text(encoding="utf-8").split())
+    assert error_words(rules) in highlights and error_words(rules) in index

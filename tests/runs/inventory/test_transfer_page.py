@@ -64,16 +64,29 @@ def test_a_sign_that_differs_under_another_rule_is_shown_and_counted() -> None:
     made = transfer_page.transfer_pages(templating.templates(), [nano], [small], [], {"the learn": "too few"})
     page = made[transfer_page.PAGE]
     assert "f: The rules differ: the rule at nano scale has 1 control that the other lacks." in page
-    assert (
-        "| of these with the same sign (Wilson 95 % interval) | 0 of 1 (too few for an interval) | 0 of 0"
-        in page
-    )
+    assert "| of these with the same sign | 0 of 1, in 1 finding | 0 of 0, in 0 findings |" in page
     assert (
         "+0.055 (+0.051 to +0.059) at nano scale, −0.055 (−0.059 to −0.051) on SmolLM2 (the rules differ)"
         in page
     )
     assert "**differ**" in page and "- the learn: too few." in page
     assert "| – (too few findings) | – (too few findings) |" in page
+
+
+def test_a_clear_difference_of_sign_comes_first() -> None:
+    """Also before tests that come first in their rule, and among those that are not compared."""
+    up, down = [0.05, 0.06] * 4, [-0.05, -0.06] * 4
+    names, changed = ("w", "x", "y", "z"), {"outcome": "gain"}
+    nano = several(dict.fromkeys(names, up), *map(question, names))
+    small = several(
+        {"w": up, "x": up, "y": down, "z": down},
+        *(question(name, **(changed if name in "wz" else {})) for name in names),
+    )
+    page = transfer_page.transfer_pages(templating.templates(), [nano], [small], [])[transfer_page.PAGE]
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| f | ")]
+    assert [row[1].split()[0] for row in rows] == ["y", "x", "z", "w"]
+    assert "**differ**" in rows[0][-1] and "**the signs differ**" in rows[2][-1]
+    assert "differ**" not in rows[1][-1] + rows[3][-1]
 
 
 def test_the_kept_tables_are_all_on_the_page() -> None:

@@ -27,8 +27,8 @@ from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines.server import Remote
 
 PATIENCE, SHORT_PATIENCE = 60.0, 1.0
-"""Seconds that the servers give a connection: to those that answer, and to those that must be cut. A busy machine
-may stop a test for some seconds between two requests."""
+"""Seconds that the servers give a connection: to those that answer, and to those that must be cut. A busy
+machine may stop a test for some seconds between two requests."""
 CONNECTIONS = 60
 SLACK = 4.0
 """Seconds that a busy machine may need more."""

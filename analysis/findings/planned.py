@@ -1,0 +1,104 @@
+"""The power of a finding's tests at the smallest effect that matters, from a known standard deviation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from grpobench.analysis.findings.result import Judged
+from grpobench.analysis.findings.rule import Finding, Test
+from grpobench.analysis.statistics import power
+from grpobench.analysis.statistics.verdicts import ALPHA, spread_of
+from grpobench.analysis.tools.text import json_number
+
+LEAST = 3
+"""Fewest seeds whose contrasts give a standard deviation."""
+DIRECTED = ("higher", "lower")
+"""What a test expects that is supported by a difference, and not by an effect smaller than `matters`."""
+
+
+@dataclass(frozen=True)
+class PlannedTest:
+    """A test with its number of seeds, before or after its runs."""
+
+    test: Test
+    seeds: int
+    tests: int
+    """How many tests the correction is over, this one included."""
+    sd: float = math.nan
+    """Standard deviation of the contrast over seeds, on the scale on which differences are taken (shares;
+    natural logarithms for a `ratio`); NaN if it is not known."""
+    source: str = ""
+    """Where it was measured, in words."""
+
+    @property
+    def power(self) -> float:
+        """Share of repetitions in which the seeds find an effect of `matters` or, if the test does not expect
+        a difference, show that equal arms differ by less. NaN without a standard deviation."""
+        if math.isnan(self.sd):
+            return math.nan
+        margin = self.test.margin / self.sd
+        if self.test.expect not in DIRECTED:
+            return power.power_of_equivalence(self.seeds, self.tests, margin, ALPHA)
+        return power.power(self.seeds, self.tests, margin, ALPHA, "max-t")
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the power is known and below `power.POWER`."""
+        return self.power < power.POWER
+
+    @property
+    def seeds_needed(self) -> float:
+        """Fewest seeds, from these on, with a power of `power.POWER`; inf for more than `power.MOST_SEEDS`,
+        NaN without a standard deviation."""
+        if math.isnan(self.sd):
+            return math.nan
+        margin = self.test.margin / self.sd
+        if self.test.expect not in DIRECTED:
+            return power.seeds_for_equivalence(margin, self.tests, ALPHA, max(self.seeds, 2))
+        return power.seeds_for(margin, self.tests, ALPHA, max(self.seeds, 2), "max-t")
+
+
+def planned_of(judged: Judged) -> PlannedTest:
+    """The test with the standard deviation that its runs show; NaN for deals."""
+    sd = spread_of(judged.contrasts) if judged.corrected else math.nan
+    return PlannedTest(judged.test, len(judged.contrasts), judged.corrected, sd)
+
+
+def power_row(planned: PlannedTest) -> dict[str, Any]:
+    """The test for JSON; null where there is no number."""
+    numbers = {name: getattr(planned, name) for name in ("sd", "power", "seeds_needed")}
+    row = {
+        "test": planned.test.name,
+        "seeds": planned.seeds,
+        "tests": planned.tests,
+        "source": planned.source,
+    }
+    return row | {name: json_number(value, 9) for name, value in numbers.items()}
+
+
+def deciding_tests(finding: Finding) -> list[Test]:
+    """The tests that are corrected together; those with deals have no level."""
+    return [test for test in finding.test if not (test.also or test.deals)]
+
+
+def chance_words(planned: PlannedTest) -> str:
+    """The power, and how many seeds would have enough of it."""
+    if math.isnan(planned.sd):
+        return "all seeds measure the same difference, which tells no power"
+    shown = (
+        "equal arms would be shown to be so"
+        if planned.test.expect not in DIRECTED
+        else "what matters would be found"
+    )
+    text = f"{shown} in {planned.power:.0%} of repetitions"
+    return f"{text}; {seeds_needed_words(planned)}" if planned.is_weak else text
+
+
+def seeds_needed_words(planned: PlannedTest) -> str:
+    """How many seeds would have enough power."""
+    seeds = planned.seeds_needed
+    if not math.isfinite(seeds):
+        return f"{power.POWER:.0%} takes more than {power.MOST_SEEDS:,} seeds"
+    return f"{power.POWER:.0%} takes about {seeds:.0f} seeds"
