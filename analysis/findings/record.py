@@ -14,7 +14,7 @@ from grpobench.analysis.findings.horizons import Horizons, Key, Values, horizons
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import horizons_of, values_of
 from grpobench.analysis.findings.result import Result
-from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
+from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain, measures_all_rates
 from grpobench.analysis.measure import Measure
 from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
 from grpobench.analysis.runfolder.experiment import Experiment
@@ -234,7 +234,10 @@ def record_of(experiment: Experiment) -> Record:
     waits = [run.name for run in measured_runs.runs if not run.settled]
     waits += sorted(set(registration.settings) - {run.name for run in measured_runs.runs})
     values = {
-        test.name: values_of(experiment, test.outcome, test.where) for test in registration.finding.measured
+        test.name: values_of(
+            measured_runs if measures_all_rates(test) else experiment, test.outcome, test.where
+        )
+        for test in registration.finding.measured
     }
     return Record(
         registration=registration,
