@@ -22,7 +22,7 @@ from grpobench.analysis.findings.description import ArmMean, arm_means
 from grpobench.analysis.findings.figures import SHARES, axis_words
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import Result
-from grpobench.analysis.tools.text import sweep_value
+from grpobench.analysis.tools.text import RATE_SUFFIX, sweep_value
 from grpobench.analysis.topics.captions import counted
 
 SWEPT = re.compile(r"(?P<arm>[^+]+)\+(?P<key>[a-z_]+)-(?P<value>[0-9_]+(?:e-?[0-9]+)?)")
@@ -41,12 +41,18 @@ RING: Mapping[str, Any] = {
 
 def swept(record: Record, result: Result) -> tuple[str, Mapping[str, Mapping[float, ArmMean]]]:
     """The setting, and by arm and value what the first test measures of it. Both empty unless every arm with
-    such a name sweeps the same setting over `FEWEST` values or more, on one task."""
+    such a name sweeps the same setting over `FEWEST` values or more, on one task. Of a test at best rates it
+    is the multiple of the arm's own learning rate."""
     curves: dict[str, dict[float, ArmMean]] = {}
     keys = set()
+    at_best = result.primary.test.best_rate
     means = [arm_mean for arm_mean in arm_means(record, result.primary.test.name) if arm_mean.values]
     for arm_mean in means:
-        if match := SWEPT.fullmatch(arm_mean.arm):
+        if at_best:
+            arm, _, factor = arm_mean.arm.partition(RATE_SUFFIX)
+            curves.setdefault(arm, {})[float(factor or 1)] = arm_mean
+            keys.add("multiple of the own learning rate")
+        elif match := SWEPT.fullmatch(arm_mean.arm):
             value = float(match["value"].replace("_", "."))
             curves.setdefault(match["arm"], {})[value] = arm_mean
             keys.add(match["key"])
@@ -70,6 +76,9 @@ def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None
     test = result.primary.test
     factor = 100 if test.unit in SHARES else 1
     compared = {run[0] for name in test.contrast for run in values_covered(name, record.values[test.name])}
+    if test.best_rate:
+        best = {name.partition("@")[0]: curves[name.partition("@")[0]] for name in test.contrast}
+        compared = {max(curve.values(), key=lambda point: point.mean.value).arm for curve in best.values()}
     label_by_name = labels or {}
     style = look([*curves])
     with matplotlib.rc_context(STYLE):

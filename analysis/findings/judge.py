@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from grpobench.analysis.findings.at_best import judge_at_best
 from grpobench.analysis.findings.bases import nested, over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
@@ -78,7 +79,11 @@ def judge(
     families = [[test for test in plain if not test.also], *([test] for test in plain if test.also)]
     families += [[control] for control in finding.control]
     for family in families:
-        judged |= _family(family, values, waiting, divided)
+        at_best = [test for test in family if test.best_rate]
+        others = [test for test in family if not test.best_rate]
+        share = 1 + (bool(at_best) and bool(others))  # both kinds have half of the level
+        judged |= _family(others, values, waiting, divided, share)
+        judged |= judge_at_best(at_best, values, waiting, share) if at_best else {}
     judged = {
         name: _censored(test_result, values[name], horizons.get(name, {}))
         for name, test_result in judged.items()
@@ -124,6 +129,8 @@ def _censored(test_result: Judged, values: Mapping[Key, float], horizons: Mappin
         for run, value in values.items()
         if math.isfinite(value) and any(covers(name, *run[:2]) for name in test.contrast)
     }
+    if test.best_rate:
+        return test_result
     test_result = replace(test_result, runs=len(measured))
     if test.deals or not horizons:
         return test_result
@@ -166,9 +173,10 @@ def _has_all_arms(test: Test, values: Values) -> bool:
 
 
 def _family(
-    tests: Sequence[Test], values: Values, waits: bool, divided: Mapping[str, Division]
+    tests: Sequence[Test], values: Values, waits: bool, divided: Mapping[str, Division], share: int = 1
 ) -> dict[str, Judged]:
-    """Tests that are corrected together, both parts of those whose rule asks for them."""
+    """Tests that are corrected together, both parts of those whose rule asks for them, at a level that
+    `share` families divide."""
     if not tests:
         return {}
     contrasts = [contrasts_of(test, values[test.name], waits) for test in tests]
@@ -182,13 +190,13 @@ def _family(
     )
     judged = {}
     for i, test in enumerate(tests):
-        p_values = float(p[i]), float(close[i])
+        p_values = min(1.0, share * float(p[i])), min(1.0, share * float(close[i]))
         test_result = _judged(test, tuple(contrasts[i]), samples[i], p_values, len(tests), waits)
         judged[test.name] = replace(
             test_result, needs=test_result.needs + _saturated(test, values[test.name])
         )
         if test.name in shares:
-            ps = p_values[0], p_share[test.name]
+            ps = p_values[0], min(1.0, share * p_share[test.name])
             judged[test.name] = by_two_parts(judged[test.name], divided[test.name], ps)
     return judged
 

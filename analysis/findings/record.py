@@ -14,7 +14,7 @@ from grpobench.analysis.findings.horizons import Horizons, Key, Values, horizons
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import collapses_of, horizons_of, values_of
 from grpobench.analysis.findings.result import Result
-from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain, outcome_of
+from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain, measures_all_rates, outcome_of
 from grpobench.analysis.measure import Measure
 from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
 from grpobench.analysis.runfolder.experiment import COLLAPSED, DIVERGED, Experiment
@@ -253,7 +253,10 @@ def record_of(experiment: Experiment) -> Record:
     waits = [run.name for run in measured_runs.runs if not run.settled]
     waits += sorted(set(registration.settings) - {run.name for run in measured_runs.runs})
     values = {
-        test.name: values_of(experiment, test.outcome, test.where) for test in registration.finding.measured
+        test.name: values_of(
+            measured_runs if measures_all_rates(test) else experiment, test.outcome, test.where
+        )
+        for test in registration.finding.measured
     }
     return Record(
         registration=registration,

@@ -54,7 +54,8 @@ class Judged:
     needs: str
     """The reason for the verdict; if it is unresolved, what a verdict would need."""
     corrected: int = 0
-    """How many tests the correction is over, this one included; 0 for deals."""
+    """How many tests the correction is over, this one included; 0 for deals and at best
+    rates, where no power is computed from the spread."""
     runs: int = 0
     """Runs of the contrast with a value."""
     reached: int | None = None

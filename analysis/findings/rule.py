@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from grpobench.analysis.measure import Measure
+from grpobench.analysis.tools.text import RATE_SUFFIX
 
 Expected = Literal["higher", "lower", "same", "not lower", "not higher"]
 FREE: Mapping[str, str] = {"not lower": "higher", "not higher": "lower"}
@@ -44,6 +45,9 @@ class Test:
     """Unit of the effect; `points` prints shares in points."""
     also: bool = False
     """The test is shown, has its own level of 5 %, and is not part of the verdict."""
+    best_rate: bool = False
+    """Each of the two arms is taken at the best of its learning rates (`rates` of the recipe), that with the
+    highest outcome."""
     where: Mapping[str, str] = field(default_factory=dict)
     """Traits of the problems that are counted; for accuracies only."""
     deals: int = 0
@@ -75,6 +79,18 @@ class Test:
             raise ValueError("dose: must be a finite number, and not of a test with deals")
         if self.series and self.dose is None:
             raise ValueError("series: is for tests with a dose")
+        if self.best_rate and (
+            sorted(self.contrast.values()) != [-1, 1]
+            or any(character in name for name in self.contrast for character in "*?[")
+            or self.ratio
+            or self.deals
+            or self.dose is not None
+            or Measure.read(self.outcome).kind == "rate"
+        ):
+            raise ValueError(
+                "best_rate: needs two arms, not patterns, with the weights 1 and -1, no ratio, deals and "
+                "dose, and an outcome of a single run"
+            )
         _demand_traits(self.where, self.outcome)
         if self.two_part:
             self._demand_parts()
@@ -219,8 +235,8 @@ class Finding:
 
     @property
     def over_rates(self) -> bool:
-        """Whether an outcome is measured over all learning rates of an arm."""
-        return any(Measure.read(measured.outcome).kind == "rate" for measured in self.measured)
+        """Whether anything is measured over all learning rates of an arm."""
+        return any(reads_rates(measurement) for measurement in self.measured)
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it, without what is as by default: what tests can say later changes no digest."""
@@ -240,6 +256,18 @@ class Finding:
 def outcome_of(measured: Test | Check) -> tuple[str, frozenset[tuple[str, str]]]:
     """The outcome with the traits of the problems that are counted."""
     return measured.outcome, frozenset(measured.where.items())
+
+
+def reads_rates(measurement: Test | Check) -> bool:
+    """Whether it needs runs at other learning rates than the arms' own."""
+    return measures_all_rates(measurement) or Measure.read(measurement.outcome).kind == "rate"
+
+
+def measures_all_rates(measurement: Test | Check) -> bool:
+    """Whether its outcome is measured in the runs at all learning rates, and not at the arms' own alone: it
+    compares best rates, or names an arm at another rate."""
+    at_best = isinstance(measurement, Test) and measurement.best_rate
+    return at_best or any(RATE_SUFFIX in name for name in measurement.contrast)
 
 
 def _set(instance: Any) -> dict[str, Any]:

@@ -53,7 +53,8 @@ class Division:
 
 def divisions(finding: Finding, values: Values, collapsed: Collection[Key]) -> dict[str, Division]:
     """The tests and controls whose runs are of two kinds, by name."""
-    tests = [test for test in (*finding.test, *finding.control) if not test.deals]
+    # At best rates a failing rate is one that is not chosen.
+    tests = [test for test in (*finding.test, *finding.control) if not (test.deals or test.best_rate)]
     by_name = {test.name: division_of(test, values[test.name], collapsed) for test in tests}
     return {name: division for name, division in by_name.items() if division}
 

@@ -77,7 +77,7 @@ def compare_best_rates(
     contrasts = {pair: _contrasts(*_shared(curves[pair[0]], curves[pair[1]]), seeds) for pair in pairs}
     p = [_family_p([pair], contrasts) for pair in pairs]
     adjusted = _adjusted(pairs, contrasts, p)
-    close = [_equivalence_p(curves[a], curves[b], margin) for a, b in pairs]
+    close = [equivalence_p_at_best(curves[a], curves[b], margin) for a, b in pairs]
     close_adjusted = holm(close)
     compared = []
     for index, (a, b) in enumerate(pairs):
@@ -288,6 +288,6 @@ def _largest(z: Mapping[Pair, Floats], rates: Mapping[str, int], signs: Floats) 
 # Equivalence
 
 
-def _equivalence_p(first: RateCurve, second: RateCurve, margin: float) -> float:
+def equivalence_p_at_best(first: RateCurve, second: RateCurve, margin: float) -> float:
     """p against "the best rates differ by the margin or more": two one-sided tests, the larger p of both."""
     return max(p_of_better(first, second, -margin), p_of_better(second, first, -margin))

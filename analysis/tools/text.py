@@ -238,6 +238,10 @@ def listed(names: Sequence[Any], most: int = 8) -> str:
     return f"{text} and {len(names) - most} more" if len(names) > most else text
 
 
+RATE_SUFFIX = "+rate-x"
+"""Between the name of an arm and a multiple of its learning rate, in the name of the arm at that rate."""
+
+
 def sweep_value(value: Any) -> str:
     """A value of a map: 3e-4, 16, word."""
     if isinstance(value, float) and 0 < abs(value) < 0.01:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.tools.text import sweep_value
+from grpobench.analysis.tools.text import RATE_SUFFIX, sweep_value
 from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
@@ -26,8 +26,6 @@ LONGEST = 160
 """Bytes of the name of a folder. Systems take 255, and what is written aside has host and process in its."""
 SUFFIX = "-map"
 """Behind the name of an experiment whose sweep values come from the command line."""
-RATE_SUFFIX = "+rate-x"
-"""Between the name of an arm and a multiple of its learning rate, in the name of the arm at that rate."""
 MOST = 200
 """More combinations than that are a slip of the keyboard."""
 

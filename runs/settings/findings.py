@@ -9,8 +9,8 @@ from typing import Any
 
 from grpobench.analysis.findings.attachment import mismatches
 from grpobench.analysis.findings.bases import split_arm
-from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
-from grpobench.analysis.measure import Measure
+from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers, reads_rates
+from grpobench.analysis.tools.text import RATE_SUFFIX
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import RECIPES, Recipe, locate, read_table
 from grpobench.runs.tools import strict
@@ -62,15 +62,15 @@ class FindingFile:
         table = {"summary": self.finding.claim, **self.scales[scale]}
         source = f"{self.finding.name} [{scale}]"
         recipe = read_table(table, self.text, name, self.folder, sets, source)
-        configs = recipe.runs_at_own_rates()
+        configs = registered_runs(self.finding, recipe)
         bases = self.finding.bases
         cells = {(split_arm(config.arm, bases)[0], config.task.name) for config in configs}
         arm_names = ", ".join(dict.fromkeys(config.arm for config in configs))
         faults = [
-            f"{_kind(measurement)} {measurement.name!r}: outcome {measurement.outcome} compares learning "
+            f"{_kind(measurement)} {measurement.name!r}: {_why(measurement)} compares learning "
             f"rates, and the recipe has one for each arm; write rates = [0.5, 1, 2] in [{scale}]"
             for measurement in self.finding.measured
-            if Measure.read(measurement.outcome).kind == "rate" and not recipe.rate_arms
+            if reads_rates(measurement) and not recipe.rate_arms
         ]
         faults += [
             f"{_kind(measurement)} {measurement.name!r}: contrast: no run of {arm_pattern}; "
@@ -90,9 +90,16 @@ class FindingFile:
 
 
 def registered_runs(finding: Finding, recipe: Recipe) -> list[RunConfig]:
-    """The runs that the rule of a finding reads: those at the arms' own learning rates, and all if an outcome
+    """The runs that the rule of a finding reads: those at the arms' own learning rates, and all if something
     is measured over rates."""
     return recipe.runs() if finding.over_rates else recipe.runs_at_own_rates()
+
+
+def _why(measurement: Test | Check) -> str:
+    if getattr(measurement, "best_rate", False):
+        return "best_rate"
+    rates = [name for name in measurement.contrast if RATE_SUFFIX in name]
+    return f"contrast {rates[0]}" if rates else f"outcome {measurement.outcome}"
 
 
 def _kind(measurement: Test | Check) -> str:

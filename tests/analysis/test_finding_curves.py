@@ -19,9 +19,11 @@ MADE = Provenance("grpobench finding run f", {}, {}, [], 1.0)
 RATES = ("1e-4", "3e-4", "1_5e-3")
 
 
-def record(arms: Mapping[str, Sequence[float]], compared: Mapping[str, float]) -> Record:
+def record(
+    arms: Mapping[str, Sequence[float]], compared: Mapping[str, float], best_rate: bool = False
+) -> Record:
     keys = {(arm, "t", seed): value for arm, values in arms.items() for seed, value in enumerate(values)}
-    rule_finding = finding(question(contrast=dict(compared), unit="points"))
+    rule_finding = finding(question(contrast=dict(compared), unit="points", best_rate=best_rate))
     registration = Registration(rule_finding, "nano", (0, 1, 2), {}, "", "2026-11-23T12:00:00+0000")
     values = {"a is better": keys}
     return Record(registration, values, (), (), dict.fromkeys(keys, "finished"), MADE, {"a is better": {}})
@@ -41,6 +43,23 @@ def test_arms_by_the_value_of_the_one_setting_that_they_sweep(lora: Record) -> N
         arm: [1e-4, 3e-4, 1.5e-3] for arm in ("full", "lora")
     }
     assert curves["lora"][1.5e-3].values == (0.4, 0.45, 0.9)
+
+
+def test_a_test_at_best_rates_has_curves_over_multiples_of_the_own_rate() -> None:
+    means = {"a": (0.5, 0.7, 0.6), "b": (0.3, 0.2, 0.1)}  # at half, once and twice
+    arms = {
+        arm + suffix: [mean, mean + 0.01, mean + 0.02]
+        for arm, by_rate in means.items()
+        for suffix, mean in zip(("+rate-x0.5", "", "+rate-x2"), by_rate, strict=True)
+    }
+    made = record(arms, {"a": 1, "b": -1}, best_rate=True)
+    key, curves = swept(made, made.result())
+    assert key == "multiple of the own learning rate"
+    assert {arm: [*curve] for arm, curve in curves.items()} == {arm: [0.5, 1, 2] for arm in "ab"}
+    (axes,) = draw_curves(made, made.result()).figure.axes
+    rings = [line for line in axes.lines if line.get_markersize() == 9]
+    marked = [(x, y) for line in rings for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+    assert marked == [(1, pytest.approx(71)), (0.5, pytest.approx(31))]  # the best of each
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_search_that_cannot_fit_into_memory_is_refused(
 ) -> None:
     """A GPU of 10 MiB, and a policy of 3.5 MiB with gradients and two moments."""
     monkeypatch.chdir(tmp_path)
-    words = ["headtohead-nano", "--set", "arms=grpo", "--set", "tasks=arithmetic", "--no-trial"]
+    words = ["headtohead-nano", "--set", "arms=gspo", "--set", "tasks=arithmetic", "--no-trial"]
     assert cli.main(["search", *words, "--gpu-memory", "0.01", *dry]) == 2
     out, err = capsys.readouterr()
     assert "does not fit: nano needs" in err
@@ -119,8 +119,8 @@ def test_from_python_a_search_that_cannot_fit_is_refused_too(
     ("words", "message"),
     [
         ([], "search: give a recipe, or --algorithms LIST and --task LIST"),
-        (["headtohead-nano", "--seeds", "7-9"], "--seeds: the recipe compares its arms on 7 too"),
-        (["headtohead-nano", "--seeds", "7-9"], "give others, such as 100-102"),
+        (["headtohead-nano", "--seeds", "33-35"], "--seeds: the recipe compares its arms on 33 too"),
+        (["headtohead-nano", "--seeds", "33-35"], "give others, such as 100-102"),
         (["headtohead-nano", "--extensions", "10"], "--extensions: must be"),
         (["headtohead-nano", "--over", "train.steps=1,2"], "says how much a run costs"),
         (["headtohead-nano", "--over", "algorithm.clip_high=0.2,0.3"], "dpo lacks this setting"),

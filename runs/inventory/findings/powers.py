@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from grpobench.analysis.findings.contrasts import contrasts_of
 from grpobench.analysis.findings.planned import LEAST, PlannedTest, deciding_tests
 from grpobench.analysis.runfolder.files import LogError
@@ -34,7 +32,8 @@ def planned_tests(study: FindingFile, scale: str, seeds: int, out: Path) -> list
         for test in unknown:
             contrasts = measured_contrasts(record, test)
             if len(contrasts) >= LEAST:
-                source = f"over {len(contrasts)} seeds of {place}"
+                # With more rates a test at best rates finds somewhat less (docs/comparisons.md).
+                source = f"over {len(contrasts)} seeds of {place}" + ", at own rates" * test.best_rate
                 planned[test.name] = replace(planned[test.name], sd=spread_of(contrasts), source=source)
         unknown = [test for test in unknown if not planned[test.name].source]
         if not unknown:
@@ -68,7 +67,7 @@ def measured_contrasts(record: Record, test: Test) -> Sequence[float]:
     if same is None or (same.outcome, same.where) != (test.outcome, test.where):
         return ()
     by_seed = contrasts_of(test, record.values[test.name], waits=True)
-    return np.array([*by_seed.values()])
+    return [*by_seed.values()]
 
 
 def demand_power(study: FindingFile, scale: str, planned: Sequence[PlannedTest], out: Path) -> None:
@@ -100,7 +99,7 @@ def is_registered(study: FindingFile, scale: str, out: Path) -> bool:
     if read_part(name, scale) or any((out / f"{name}-{scale}").glob("*/run.toml")):
         return True
     results = folders.results_folder()
-    path = results and folders.kept_finding(results, name, scale)
-    return (
-        bool(path and path.exists()) and read_kept(path).registration.finding.digest == study.finding.digest
-    )
+    path = folders.kept_finding(results, name, scale) if results else None
+    if path is None or not path.exists():
+        return False
+    return read_kept(path).registration.finding.digest == study.finding.digest

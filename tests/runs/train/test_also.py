@@ -170,12 +170,12 @@ def test_mistakes_are_named_with_their_place(also: str, message: str) -> None:
 
 
 def test_runs_own_task_is_not_evaluated_twice_in_a_recipe_that_lists_all() -> None:
-    runs = read_recipe("headtohead-nano", ["evaluate.also={arithmetic = {}, nanobias = {}}"]).runs()
+    runs = read_recipe("headtohead-nano", ["evaluate.also={arithmetic = {}, nanocode = {}}"]).runs()
     assert {
         (run_config.task.name, *(task.name for task in tasks_beside(run_config))) for run_config in runs
     } >= {
-        ("arithmetic", "nanobias"),
-        ("nanobias", "arithmetic"),
+        ("arithmetic", "nanocode"),
+        ("nanocode", "arithmetic"),
     }
 
 

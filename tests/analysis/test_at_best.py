@@ -1,0 +1,151 @@
+"""Tests of a finding that compare two arms, each at the best of its learning rates.
+
+Locked here: the numbers are those of `compare_best_rates`, a difference that only a worse rate makes is none,
+and nothing is decided where a best rate lies at an edge of the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.findings import CONTROL, finding, judge_controlled, question
+
+from grpobench.analysis.findings import rule
+from grpobench.analysis.findings.at_best import curve_of
+from grpobench.analysis.findings.horizons import Key
+from grpobench.analysis.findings.result import Judged
+from grpobench.analysis.findings.rule import from_plain
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.statistics.best_rates import compare_best_rates, equivalence_p_at_best
+
+PEAK = (0.5, 0.6, 0.4)  # at half, once and twice the arm's own rate
+FACTORS = (0.5, 1.0, 2.0)
+
+
+def at_rates(arm: str, means: Sequence[float], seed: int, spread: float = 0.005) -> dict[Key, float]:
+    noise = np.random.default_rng(seed).normal(0, spread, (len(means), 8))
+    return {
+        (arm if factor == 1 else f"{arm}+rate-x{factor:g}", "t", number): mean + noise[row, number]
+        for row, (factor, mean) in enumerate(zip(FACTORS, means, strict=True))
+        for number in range(8)
+    }
+
+
+def best(name: str = "a is better", **changes: Any) -> rule.Test:
+    return question(name, best_rate=True, **changes)
+
+
+def judged(a: Sequence[float], b: Sequence[float], **changes: Any) -> Judged:
+    test = best(**changes)
+    return judge_controlled(finding(test), {test.name: at_rates("a", a, 1) | at_rates("b", b, 2)}).primary
+
+
+def test_numbers_are_those_of_reports_at_best_rates() -> None:
+    test = best()
+    values = at_rates("a", PEAK, 1) | at_rates("b", (0.5, 0.57, 0.4), 2)
+    curves = {name: curve_of(name, values) for name in "ab"}
+    (pair,) = compare_best_rates(curves, [("a", "b")], test.margin)
+    ours = judge_controlled(finding(test), {test.name: values}).primary
+    assert (ours.effect.value, ours.effect.low, ours.effect.high) == (pair.effect, pair.low, pair.high)
+    assert (ours.p, ours.p_equivalence) == (
+        pair.p_adjusted,
+        equivalence_p_at_best(curves["a"], curves["b"], 0.02),
+    )
+    assert ours.verdict == "supported" and ours.runs == 48 and ours.seeds == tuple(range(8))
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_difference_at_the_own_rates_is_none_if_another_rate_makes_up_for_it(side: int) -> None:
+    shifted = (0.6, 0.5, 0.4)
+    a, b = (PEAK, shifted)[::side]
+    values = at_rates("a", a, 1) | at_rates("b", b, 2)
+    own = question()
+    assert judge_controlled(finding(own), {own.name: values}).primary.verdict == (
+        "supported" if side == 1 else "contradicted"
+    )
+    assert judged(a, b).verdict == "unresolved"  # equal, but the best rate of one is the smallest tried
+    four = dict(values)
+    for arm, means in (("a", a), ("b", b)):
+        low = at_rates(arm, (means[0] - 0.1, 0, 0), 3)
+        four |= {(f"{arm}+rate-x0.25", *key[1:]): v for key, v in low.items() if key[0].endswith("x0.5")}
+    test = best()
+    assert judge_controlled(finding(test), {test.name: four}).primary.verdict == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict", "says"),
+    [
+        (PEAK, (0.45, 0.5, 0.4), "supported", "each arm at its best rate"),
+        ((0.45, 0.5, 0.4), PEAK, "contradicted", "each arm at its best rate"),
+        (PEAK, PEAK, "equivalent", "as large as what matters"),
+        ((0.5, 0.6, 0.7), (0.45, 0.5, 0.4), "supported", "p 0.0"),  # more at larger rates yet
+        (
+            PEAK,
+            (0.4, 0.45, 0.5),
+            "unresolved",
+            "of the lesser arm the best rate (2 times its own) is the largest",
+        ),
+        (PEAK, (0.4, 0.5, 0.6), "unresolved", "the best rate (2 times its own) is the largest tried, beyond"),
+        (
+            PEAK,
+            (0.6, 0.5, 0.4),
+            "unresolved",
+            "the best rate (0.5 times its own) is the smallest tried, beyond",
+        ),
+    ],
+)
+def test_verdicts(a: Sequence[float], b: Sequence[float], verdict: str, says: str) -> None:
+    ours = judged(a, b)
+    assert ours.verdict == verdict and says in ours.needs
+
+
+def test_a_control_at_best_rates_shows_its_effect_or_not() -> None:
+    control = replace(CONTROL, contrast={"a": 1.0, "c": -1.0}, best_rate=True)
+    test = best()
+    runs = at_rates("a", PEAK, 1) | at_rates("b", PEAK, 2)
+
+    def result_with(control_means: Sequence[float]) -> Any:
+        from grpobench.analysis.findings.judge import judge
+
+        controlled = finding(test, control=(control,))
+        values: Mapping[str, Mapping[Key, float]] = {
+            test.name: runs,
+            control.name: runs | at_rates("c", control_means, 3),
+        }
+        return judge(controlled, values)
+
+    assert result_with((0.4, 0.5, 0.4)).verdict == "equivalent"
+    assert result_with(PEAK).verdict == "insensitive"
+
+
+def test_tests_of_both_kinds_share_the_level() -> None:
+    tests = best("at best"), question("at own")
+    values = at_rates("a", PEAK, 1) | at_rates("b", (0.45, 0.5, 0.4), 2)
+    at_own = {key: value for key, value in values.items() if "+" not in key[0]}
+    both = judge_controlled(finding(*tests), {"at best": values, "at own": at_own})
+    alone = [judge_controlled(finding(test), {"at best": values, "at own": at_own}).primary for test in tests]
+    assert [test.p for test in both.tests] == [2 * test.p for test in alone]
+
+
+def test_what_cannot_be_at_best_rates_is_refused() -> None:
+    for changes in (
+        {"contrast": {"a": 1.0}},
+        {"contrast": {"a": 2.0, "b": -2.0}},
+        {"contrast": {"a*": 1.0, "b": -1.0}},
+        {"ratio": True, "matters": 1.2},
+        {"outcome": "rate:octaves"},
+        {"dose": 1.0},
+    ):
+        with pytest.raises(ValueError, match="best_rate: needs two arms"):
+            best(**changes)
+    with pytest.raises(LogError, match="a has runs at one learning rate"):
+        judge_controlled(finding(best()), {"a is better": {("a", "t", 0): 0.5, ("b", "t", 0): 0.5}})
+    registered = finding(best())
+    assert registered.over_rates and from_plain(registered.plain()) == registered
+    assert "best_rate" not in str(finding(question()).plain())  # digests of rules without it stay
+    waiting = judge_controlled(registered, {"a is better": {}}, waits=["a run"])
+    assert waiting.verdict == "unresolved" and waiting.waits
