@@ -52,8 +52,8 @@ def test_without_a_known_spread_nothing_is_said_of_power() -> None:
     assert line.startswith("power: not known before the runs: no earlier runs tell") and line.endswith(
         "PILOT"
     )
-    known, line = power_lines([planned, PlannedTest(question("b"), 8, 1, 0.01, "in table x")], "PILOT")
-    assert known.startswith("power: b: 8 seeds find an effect of 0.020 in ")
+    first, line = power_lines([planned, PlannedTest(question("b"), 8, 1, 0.01, "in table x")], "PILOT")
+    assert first.startswith("power: b: 8 seeds find an effect of 0.020 in ")
     assert line.startswith("power: not known for 1 of 2 tests: ")
 
 

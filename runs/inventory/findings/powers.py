@@ -28,12 +28,12 @@ def planned_tests(study: FindingFile, scale: str, seeds: int, out: Path) -> list
     tests = deciding_tests(study.finding)
     planned = {test.name: PlannedTest(test, seeds, len(tests)) for test in tests}
     unknown = list(tests)
-    for record, place in earlier_records(study.finding.name, scale, out) if tests else ():
+    for record, origin in earlier_records(study.finding.name, scale, out) if tests else ():
         for test in unknown:
             contrasts = measured_contrasts(record, test)
             if len(contrasts) >= LEAST:
                 # With more rates a test at best rates finds somewhat less (docs/comparisons.md).
-                source = f"over {len(contrasts)} seeds of {place}" + ", at own rates" * test.best_rate
+                source = f"over {len(contrasts)} seeds of {origin}" + ", at own rates" * test.best_rate
                 planned[test.name] = replace(planned[test.name], sd=spread_of(contrasts), source=source)
         unknown = [test for test in unknown if not planned[test.name].source]
         if not unknown:
