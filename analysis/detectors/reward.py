@@ -18,22 +18,22 @@ GROUPS, WITHIN = "groups/sampled", "groups/baseline_variance"
 
 @dataclass(frozen=True)
 class RewardCollapse(Detector):
-    """A reward that the run had and lost, from the second step on. The standard error counts problems, not
-    rollouts: it is computed from the variance of the groups' mean rewards before the event, which
-    `reward/std` and `groups/baseline_variance` give, and from the number of groups. Without
+    """A reward that the run had and lost, from the second step on. The chance of the fall comes from a
+    likelihood ratio that counts problems, not rollouts: the variance of a step's mean is that of its groups'
+    mean rewards, from `reward/std` and `groups/baseline_variance`, over the number of groups. Without
     `groups/baseline_variance`, the rollouts of a group count as equal. Without `reward/std` or two groups per
     step, the variance between steps takes its place, and 8 steps must come before the event."""
 
     kind = "reward_collapse"
     rule = (
         "mean training reward at most a tenth of its own highest value so far, and not above a half of it "
-        "for 8 steps in a row, where that value was at least .05, and the mean of these steps is more than 2 "
-        "standard errors below that of all steps before them; √(4 + 2 ln n) where n steps could have met the "
-        "rule; severe below a hundredth; recovered when it is back above a half"
+        "for 8 steps in a row, where that value was at least .05; and without a change, the chance that the "
+        "mean of these steps falls so far below that of all steps before them is at most .01/n if n steps "
+        "could have met the rule; severe below a hundredth; recovered when it is back above a half"
     )
     source = (
-        "ours: a run whose reward fell to 0 in its second step used to be an ordinary finished one; at later "
-        "steps more than 2 standard errors, because every step is another chance of a false alarm"
+        "ours: a run whose reward fell to 0 in its second step used to be an ordinary finished one; deviance "
+        "of overdispersed counts: McCullagh and Nelder, 1989, with Chernoff's bound"
     )
     needs = ((REWARD,),)
     reads = (SPREAD, GROUPS, WITHIN)
@@ -45,8 +45,8 @@ class RewardCollapse(Detector):
     """Share of the highest reward above which it is regained."""
     least: float = 0.05
     """Least reward that can be lost."""
-    errors: float = 2.0
-    """Standard errors over problems that the fall must exceed at the first step that could meet the rule."""
+    chance: float = 0.01
+    """Largest chance of such a fall without a change, at the first step that could meet the rule."""
 
     def find(self, history: History) -> list[Event]:
         series = history.updates(REWARD)
@@ -88,9 +88,9 @@ class RewardCollapse(Detector):
     def _is_sure(
         self, history: History, values: Floats, variances: Floats, first: int, last: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Whether the mean reward from step `first` to each of `last` is surely below that before `first`, of
-        the shape of `last`. The variance is that before `first`: steps that were chosen for their low rewards
-        have little."""
+        """Whether the fall from the steps before `first` to those from `first` to each of `last` is beyond
+        chance, of the shape of `last`. The variance is that before `first`: steps that were chosen for their
+        low rewards have little."""
         logged = variances[:first][np.isfinite(variances[:first])]
         if len(logged):
             variance = float(logged.mean())
@@ -98,11 +98,17 @@ class RewardCollapse(Detector):
             variance = float(values[:first].var(ddof=1))
         else:
             return np.zeros(len(last), dtype=bool)
+        sums = np.cumsum(np.maximum(values, 0.0))
+        before = sums[first - 1] / first
+        overall = sums[last] / (last + 1)
         count = last + 1 - first
-        falls = values[:first].mean() - (np.cumsum(values)[last] - values[:first].sum()) / count
-        trials = last + 1 - history.in_a_row  # as many steps as could have met the rule until then
-        least = np.sqrt(self.errors**2 + 2 * np.log(trials))
-        return np.asarray(falls > least * np.sqrt(variance * (1 / first + 1 / count)))
+        after = np.maximum(sums[last] - sums[first - 1], 0.0) / count
+        logs = first * before * np.log(before / overall)
+        logs += count * after * np.log(np.where(after > 0, after, 1.0) / overall)
+        # A count has a variance equal to its mean: so many times as much do these rewards vary.
+        dispersion = variance / before
+        trials = last + 1 - history.in_a_row
+        return np.asarray((after < before) & (logs > dispersion * np.log(trials / self.chance)))
 
 
 def variances_of_means(history: History, series: Series) -> Floats:

@@ -129,21 +129,19 @@ def test_a_reward_that_is_gone_in_the_second_step_of_twelve_is_marked() -> None:
     assert "of 12 updates the first 3 are the baseline, 3 in a row" in event.note
 
 
-@pytest.mark.parametrize(("within", "groups", "found"), [(0.0, 16, [9]), (0.0, 8, []), (0.0264, 8, [9])])
-def test_standard_error_of_a_lost_reward_counts_problems(
-    within: float, groups: int, found: list[int]
-) -> None:
-    """A reward of .3 (SD .46) in the first of 40 steps. Where groups agree, the standard error of its mean is
-    .46/√15 or .46/√7, and of the fall to 8 steps of 0 that times √(1 + 1/8): .126 or .184, of which .3 is 2.4
-    or 1.6. With the variance 8 · .0264 inside groups, .46² − 7 · .0264 is left between them, and the error is
-    .061."""
+@pytest.mark.parametrize(("within", "groups", "found"), [(0.0, 8, [9]), (0.0, 4, []), (0.0264, 4, [9])])
+def test_chance_of_a_lost_reward_counts_problems(within: float, groups: int, found: list[int]) -> None:
+    """A reward of .3 (SD .46) in the first of 40 steps, then 0. Where groups agree, the variance of the mean
+    is .46²/7 or .46²/3. This makes .3²/.0302 = 3 or .3²/.0705 = 1.3 successes, all of them in the first of
+    nine steps: a chance of 9⁻³ = .0014, or of .06. With a variance of 8 · .0264 inside groups, only
+    .46² − 7 · .0264 is left between them, and the four groups have 10 successes."""
     rows = rewards([0.3] + 39 * [0], 0.46, groups, within)
     assert [event.found for event in RewardCollapse().find(history(rows))] == found
 
 
 def test_without_spread_between_problems_the_steps_before_a_lost_reward_give_it() -> None:
-    """Means of .2 and .4 in turn: an SD of .107 over 8 steps, and .107 · √(1/8 + 1/8) of the fall of .3 after
-    them. Seven steps are too few. A step with one group has no spread between groups either."""
+    """Means of .2 and .4 in turn vary by .0114 in 8 steps. Seven steps are too few. A step with one group has
+    no spread between groups either."""
     for unlogged in ("reward/std", "groups/sampled"):
         for before, found in ((8, [16]), (7, [])):
             means = [0.2 + 0.2 * (step % 2) for step in range(before)] + 30 * [0.0]
@@ -202,12 +200,12 @@ def test_a_lost_reward_is_found_although_problems_are_few(agreement: float) -> N
 
 def test_an_event_of_lost_reward_is_the_same_when_more_steps_follow() -> None:
     """Eight steps without a reward are not sure enough, more are; then it is above the half of .28 twice."""
-    rows = rewards(30 * [0.28] + 14 * [0.0] + 2 * [0.2] + 10 * [0.02] + 12 * [0.28], 0.46, groups=5)
+    rows = rewards(20 * [0.28] + 14 * [0.0] + 2 * [0.2] + 10 * [0.02] + 12 * [0.28], 0.45, groups=3)
     (last,) = RewardCollapse().find(history(rows, planned=80))
-    assert (last.onset, last.recovered) == (31, 57) and 38 < last.found < 45
-    for steps in range(30, len(rows)):
+    assert (last.onset, last.recovered) == (21, 47) and 28 < last.found < 35
+    for steps in range(20, len(rows)):
         events = RewardCollapse().find(history(rows[:steps], planned=80))
-        assert [(event.onset, event.found) for event in events] == [(31, last.found)] * (steps >= last.found)
+        assert [(event.onset, event.found) for event in events] == [(21, last.found)] * (steps >= last.found)
 
 
 def test_detectors_read_only_metrics_that_runs_keep_for_them() -> None:
