@@ -66,6 +66,8 @@ class Detector(ABC):
     """The source of the rule or of its thresholds."""
     needs: ClassVar[tuple[tuple[str, ...], ...]]
     """Required metrics: at least one of each entry must be logged."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Further metrics that the rule reads where they are logged."""
     family: ClassVar[Family] = "instability"
     stops: ClassVar[bool] = True
     """Whether a recipe may stop a run for this event."""

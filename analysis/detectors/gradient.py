@@ -148,8 +148,7 @@ class ZeroSignal(Detector):
         zero, level = history.updates(ZERO_SIGNAL), history.first(*LEVEL)
         if level is None:
             return []
-        level_by_step = dict(zip(level.steps.tolist(), level.values.tolist(), strict=True))
-        of_step = np.array([level_by_step.get(step, np.nan) for step in zero.steps.tolist()])
+        of_step = level.at(zero.steps)
         chosen = of_step < self.middle if low else of_step >= self.middle
         masked = Series(zero.name, zero.steps, np.where(chosen, zero.values, 0.0))
         return sustained(self, history, masked, self.share, True, severe=0.999)
@@ -202,6 +201,7 @@ class CriticFailure(Detector):
         "weighs four times as much, so that a critic that explains half falls to −1 without changing"
     )
     needs = ((EXPLAINED,),)
+    reads = (SPREAD,)
 
     least: float = 0.0
     """Explained variance below which a critic has failed."""
@@ -230,5 +230,5 @@ class CriticFailure(Detector):
         # The highest so far, not of the whole run, so that later steps never unmake an event.
         most = np.maximum.accumulate(spread.values)
         enough = (spread.values > 0) & (spread.values >= self.varies * most)
-        enough_by_step = dict(zip(spread.steps.tolist(), enough.tolist(), strict=True))
-        return np.array([enough_by_step.get(step, True) for step in series.steps.tolist()], dtype=bool)
+        judged = Series(SPREAD, spread.steps, enough.astype(np.float64)).at(series.steps)
+        return np.asarray(judged != 0)  # NaN, a step without a logged spread, is judged

@@ -37,6 +37,11 @@ class Series:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def at(self, steps: Steps) -> Floats:
+        """The values at other steps, of the shape of `steps`; NaN where there is none."""
+        value_by_step = dict(zip(self.steps.tolist(), self.values.tolist(), strict=True))
+        return np.array([value_by_step.get(step, math.nan) for step in steps.tolist()], dtype=np.float64)
+
 
 @dataclass(frozen=True)
 class About:
@@ -50,8 +55,6 @@ class About:
     """Validation problems; 0 if unknown."""
     group: int = 0
     """Completions per problem; 0 if unknown."""
-    rollouts: int = 0
-    """Completions per step; 0 if unknown."""
 
 
 def no_answers(split: str, mode: str) -> Answers:

@@ -14,6 +14,7 @@ from grpobench.analysis.detectors.history import History, Series
 
 FAILED = ("outcome/infra_error", "reward/failed")
 CORRECT, TRUNCATED, SYNC = "score/correct", "length/truncated", "gap/sync"
+GROUPS = "groups/sampled"
 SAMPLED = tuple(f"eval/validation/{mode}/correct" for mode in ("sampled", "greedy"))
 
 
@@ -49,28 +50,35 @@ class GraderSilent(Detector):
 
     kind = "grader_silent"
     rule = (
-        "not one training rollout graded as correct in the first 8 steps, while the policy before training "
-        "was right on 10 % or more of the validation problems"
+        "not one training rollout graded as correct in the first 8 steps and in as many problems as the "
+        "policy before training, which was right on 10 % or more of the validation problems, would all fail "
+        "with a chance of at most 5 %"
     )
     source = "ours; a grader that fails to zero looks like a policy that fails"
     needs = ((CORRECT,), SAMPLED)
+    reads = (GROUPS,)
     family = "infrastructure"
     stops = False
 
     least: float = 0.1
     """Validation accuracy before training."""
+    chance: float = 0.05
+    """Largest chance of that with a grader that works. Rollouts of one problem tend to fail together, so the
+    chance counts problems; a step without `groups/sampled` counts as one."""
 
     def find(self, history: History) -> list[Event]:
         base = history.first(*SAMPLED)
         series = history.updates(CORRECT)
         if base is None or not len(base) or base.steps[0] or base.values[0] < self.least:
             return []
-        count = history.in_a_row
-        if len(series) < count or np.any(series.values[:count] > 0):
-            return []
+        problems = np.cumsum(np.nan_to_num(history.get(GROUPS).at(series.steps), nan=1.0))
+        enough = np.flatnonzero((1 - base.values[0]) ** problems <= self.chance)
         right = np.flatnonzero(series.values > 0)
+        last = max(history.in_a_row - 1, int(enough[0])) if len(enough) else len(series)
+        if last >= len(series) or (len(right) and right[0] <= last):
+            return []
         over = int(series.steps[right[0]]) if len(right) else None
-        first, detected = int(series.steps[0]), int(series.steps[count - 1])
+        first, detected = int(series.steps[0]), int(series.steps[last])
         evidence = (
             Evidence(base.name, 0, float(base.values[0]), self.least, True),
             Evidence(CORRECT, detected, 0.0, 0.0, False),
@@ -149,6 +157,7 @@ class SamplerGap(Detector):
         "healthy below 1e-3, and rising ahead of the gradient norm: the definition of gap/k3; thresholds ours"
     )
     needs = ((GAP,),)
+    reads = (LAG, POLICY)
 
     most: float = 1e-2
     """Nats per token."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -91,10 +92,8 @@ PREFIXES = tuple(
         [
             name.partition("<")[0]
             for detector in DETECTORS.values()
-            for choice in detector.needs
-            for name in choice
+            for name in (*itertools.chain(*detector.needs), *detector.reads)
         ]
-        + ["reward/std", "score/correct", "grad_norm/policy"]
     )
 )
 """Prefixes of the metrics that detectors read."""

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpobench.analysis.detectors.accuracy import VALIDATION
 from grpobench.analysis.detectors.event import Detector, Event, Evidence, baseline, spells, sustained
-from grpobench.analysis.detectors.history import History, Series, slope
+from grpobench.analysis.detectors.history import Floats, History, Series, slope
+
+REWARD, SPREAD, VERDICT = "reward/mean", "reward/std", "score/correct"
+GROUPS, WITHIN = "groups/sampled", "groups/baseline_variance"
 
 
 @dataclass(frozen=True)
 class RewardCollapse(Detector):
-    """A reward that the run had and lost, from the second step on."""
+    """A reward that the run had and lost, from the second step on. The chance of the fall comes from a
+    likelihood ratio that counts problems, not rollouts: the variance of a step's mean is that of its groups'
+    mean rewards, from `reward/std` and `groups/baseline_variance`, over the number of groups. Without
+    `groups/baseline_variance`, the rollouts of a group count as equal. Without `reward/std` or two groups per
+    step, the variance between steps takes its place, and 8 steps must come before the event."""
 
     kind = "reward_collapse"
     rule = (
         "mean training reward at most a tenth of its own highest value so far, and not above a half of it "
-        "for 8 steps in a row, where that value was at least .05 and 2 standard errors above 0; severe below "
-        "a hundredth of it; recovered when it is back above a half"
+        "for 8 steps in a row, where that value was at least .05; and without a change, the chance that the "
+        "mean of these steps falls so far below that of all steps before them is at most .01/n if n steps "
+        "could have met the rule; severe below a hundredth; recovered when it is back above a half"
     )
     source = (
-        "ours: a run whose reward fell to 0 in its second step used to be an ordinary finished one; standard "
-        "errors set on broken runs (docs/calibration.md)"
+        "ours: a run whose reward fell to 0 in its second step used to be an ordinary finished one; deviance "
+        "of overdispersed counts: McCullagh and Nelder, 1989, with Chernoff's bound"
     )
-    needs = (("reward/mean",),)
+    needs = ((REWARD,),)
+    reads = (SPREAD, GROUPS, WITHIN)
     family = "collapse"
 
     left: float = 0.1
@@ -35,21 +45,28 @@ class RewardCollapse(Detector):
     """Share of the highest reward above which it is regained."""
     least: float = 0.05
     """Least reward that can be lost."""
-    errors: float = 2.0
-    """Standard errors, of the mean over a step's rollouts, that the highest reward must stand above 0."""
+    chance: float = 0.01
+    """Largest chance of such a fall without a change, at the first step that could meet the rule."""
 
     def find(self, history: History) -> list[Event]:
-        series = history.updates("reward/mean")
-        tops = self._tops(history, series)
-        has_top = np.isfinite(tops)
-        lost = has_top & (series.values <= self.left * tops)
+        series = history.updates(REWARD)
+        highest = np.concatenate([[math.nan], np.maximum.accumulate(series.values)[:-1]])[: len(series)]
+        tops = np.where(highest >= self.least, highest, math.nan)
+        lost = series.values <= self.left * tops
         # values between the two levels neither start nor end a spell
         state, is_lost = False, np.zeros(len(series), dtype=bool)
         for index in range(len(series)):
             state = bool(lost[index]) or (state and series.values[index] < self.back * tops[index])
             is_lost[index] = state
+        variances = variances_of_means(history, series)
         events = []
         for spell in spells(series.steps, is_lost, history.in_a_row):
+            indices = np.arange(spell.confirmed, spell.end)
+            tried = indices[is_lost[indices]]
+            sure = tried[self._is_sure(history, series.values, variances, spell.first, tried)]
+            if not len(sure):
+                continue
+            confirmed = int(sure[0])
             evidence = [
                 Evidence(
                     series.name,
@@ -58,28 +75,53 @@ class RewardCollapse(Detector):
                     float(self.left * tops[i]),
                     False,
                 )
-                for i in (spell.first, spell.confirmed)
+                for i in (spell.first, confirmed)
             ]
             lowest = float(series.values[spell.first : spell.end].min())
             severe = lowest <= 0.01 * float(tops[spell.first])
             note = f"highest reward {tops[spell.first]:.3g}"
             note += f"; {history.shortened}" if history.shortened else ""
-            events.append(self.event(spell, evidence, "severe" if severe else "notable", note))
+            detected = replace(spell, confirmed=confirmed, detected=int(series.steps[confirmed]))
+            events.append(self.event(detected, evidence, "severe" if severe else "notable", note))
         return events
 
-    def _tops(self, history: History, series: Series) -> np.ndarray:
-        """The highest reward before each step that is large and sure enough to be lost; NaN before there is
-        one. (n,)"""
-        spread = history.get("reward/std")
-        spread_by_step = dict(zip(spread.steps.tolist(), spread.values.tolist(), strict=True))
-        count = history.about.rollouts
-        best, tops = math.nan, np.full(len(series), math.nan)
-        for index, (step, value) in enumerate(zip(series.steps.tolist(), series.values, strict=True)):
-            tops[index] = best
-            error = spread_by_step.get(step, 0.0) / math.sqrt(count) if count else 0.0
-            if value >= self.least and value > self.errors * error and not value <= best:
-                best = float(value)
-        return tops
+    def _is_sure(
+        self, history: History, values: Floats, variances: Floats, first: int, last: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Whether the fall from the steps before `first` to those from `first` to each of `last` is beyond
+        chance, of the shape of `last`. The variance is that before `first`: steps that were chosen for their
+        low rewards have little."""
+        logged = variances[:first][np.isfinite(variances[:first])]
+        if len(logged):
+            variance = float(logged.mean())
+        elif first >= history.in_a_row:
+            variance = float(values[:first].var(ddof=1))
+        else:
+            return np.zeros(len(last), dtype=bool)
+        sums = np.cumsum(np.maximum(values, 0.0))
+        before = sums[first - 1] / first
+        overall = sums[last] / (last + 1)
+        count = last + 1 - first
+        after = np.maximum(sums[last] - sums[first - 1], 0.0) / count
+        logs = first * before * np.log(before / overall)
+        logs += count * after * np.log(np.where(after > 0, after, 1.0) / overall)
+        # A count has a variance equal to its mean: so many times as much do these rewards vary.
+        dispersion = variance / before
+        trials = last + 1 - history.in_a_row
+        return np.asarray((after < before) & (logs > dispersion * np.log(trials / self.chance)))
+
+
+def variances_of_means(history: History, series: Series) -> Floats:
+    """Squared standard error of each step's mean reward, (n,), over its problems: the variance of the groups'
+    mean rewards over the number of groups. NaN where it is not known.
+
+    With n rewards in each of G groups, `reward/std`² is the variance between groups plus the mean variance
+    inside them (ddof 0), which is n − 1 times the mean variance of a group's mean,
+    `groups/baseline_variance`."""
+    spread, within, groups = (history.get(name).at(series.steps) for name in (SPREAD, WITHIN, GROUPS))
+    inside = max(history.about.group - 1, 0) * np.nan_to_num(within)
+    between = np.maximum(spread**2 - inside, 0.0)
+    return np.asarray(between / np.where(groups > 1, groups - 1, math.nan))
 
 
 @dataclass(frozen=True)
@@ -93,7 +135,8 @@ class RewardHacking(Detector):
         "verifier's verdict on the training rollouts; at two evaluations in succession, of five or more"
     )
     source = "arXiv:2210.10760 (overoptimization: proxy and gold reward part); slopes with AR(1) errors"
-    needs = (("reward/mean",), VALIDATION)
+    needs = ((REWARD,), VALIDATION)
+    reads = (VERDICT,)
 
     rise: float = 0.05
     """Least rise of the reward over the updates looked at."""
@@ -108,7 +151,7 @@ class RewardHacking(Detector):
 
     def find(self, history: History) -> list[Event]:
         _, accuracy = history.evaluated()
-        reward, verdict = history.updates("reward/mean"), history.updates("score/correct")
+        reward, verdict = history.updates(REWARD), history.updates(VERDICT)
         is_hacked, slopes = np.zeros(len(accuracy), dtype=bool), []
         for now, step in enumerate(accuracy.steps.tolist()):
             paid = slope(until(reward, step))

@@ -69,13 +69,11 @@ def about(config: Mapping[str, Any]) -> About:
         value = config.get(section, {}).get(name, 0)
         return value if isinstance(value, int) else 0
 
-    group = setting("train", "group_size")
     return About(
         planned=setting("train", "steps"),
         warmup=setting("train", "warmup_steps"),
         problems=setting("evaluate", "problems"),
-        group=group,
-        rollouts=setting("train", "prompts_per_step") * group,
+        group=setting("train", "group_size"),
     )
 
 

@@ -1,8 +1,9 @@
 """Early checks, which stop runs that cannot learn after their first steps."""
 
 # As long as no rollout gives a gradient, the policy does not change, and every step samples from the same
-# policy. After n completions without an exception, the share of exceptions is below 3/n at 95 % (the rule of
-# three). The thresholds below ask for as many completions as that takes.
+# policy. After n independent completions without an exception, the share of exceptions is below 3/n at 95 %
+# (the rule of three). Completions of one problem are not independent, so the thresholds below are surer about
+# the problems that were sampled than about others.
 #
 # Only the policy's gradient shows whether an algorithm has something to learn from: an algorithm that learns
 # from groups of failures, or has an entropy bonus, has a gradient without any reward. Steps that warm up a
@@ -54,10 +55,10 @@ class Least:
 UNGRADED = Least(3, 0)
 """No completion could be graded: a failure of the machine, which each step has retried."""
 CUT = Least(3, 100)
-"""Every completion was cut by the limit: fewer than 3 in 100 would end."""
+"""Every completion was cut by the limit: of these problems' completions fewer than 3 in 100 would end."""
 SILENT = Least(16, 2000)
-"""Every reward was equal: fewer than 3 in 2,000 completions would earn another. Runs on long chains that did
-learn have begun with hundreds of equal ones."""
+"""Every reward was equal: of these problems' completions fewer than 3 in 2,000 would earn another. Runs on
+long chains that did learn have begun with hundreds of equal ones."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ class Watch:
             warmup=train.warmup_steps,
             problems=config.evaluate.problems,
             group=train.group_size,
-            rollouts=train.prompts_per_step * train.group_size,
         )
         self.rows: dict[int, dict[str, Any]] = {}
         self.answered: dict[str, dict[int, dict[str, list[float]]]] = {}

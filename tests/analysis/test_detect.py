@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,23 +109,140 @@ def test_the_error_of_a_fall_is_paired_where_answers_were_kept() -> None:
     assert event.evidence[0].threshold == pytest.approx(0.3 - max(0.1, 3 * math.sqrt(0.12 * 0.88 / 99)))
 
 
-def test_a_reward_that_is_gone_in_the_second_step_of_twelve_is_marked() -> None:
-    rows: list[Row] = [
-        {"step": step, "reward/mean": 0.3 * (step == 1), "reward/std": 0.4 * (step == 1)}
-        for step in range(1, 13)
+def rewards(means: Sequence[float], spread: float, groups: int, within: float = 0.0) -> list[Row]:
+    """Steps with these mean rewards and this spread; a step without a reward has no spread."""
+    return [
+        {
+            "step": step,
+            "reward/mean": mean,
+            "reward/std": spread * (mean > 0),
+            "groups/sampled": float(groups),
+            "groups/baseline_variance": within * (mean > 0),
+        }
+        for step, mean in enumerate(means, 1)
     ]
-    (event,) = detect(history(rows)).events
+
+
+def test_a_reward_that_is_gone_in_the_second_step_of_twelve_is_marked() -> None:
+    (event,) = detect(history(rewards([0.3] + 11 * [0], 0.4, groups=16))).events
     assert (event.kind, event.onset, event.found, event.severity) == ("reward_collapse", 2, 4, "severe")
     assert "of 12 updates the first 3 are the baseline, 3 in a row" in event.note
 
 
-def test_one_lucky_answer_is_no_reward_to_lose() -> None:
-    """One of 8 rollouts right: .125, standard error .33/√8 = .117, not two times of which it is."""
-    rows: list[Row] = [
-        {"step": s, "reward/mean": 0.125 * (s == 1), "reward/std": 0.33 * (s == 1)} for s in range(1, 41)
+@pytest.mark.parametrize(("within", "groups", "found"), [(0.0, 8, [9]), (0.0, 4, []), (0.0264, 4, [9])])
+def test_chance_of_a_lost_reward_counts_problems(within: float, groups: int, found: list[int]) -> None:
+    """A reward of .3 (SD .46) in the first of 40 steps, then 0. Where groups agree, the variance of the mean
+    is .46²/7 or .46²/3. This makes .3²/.0302 = 3 or .3²/.0705 = 1.3 successes, all of them in the first of
+    nine steps: a chance of 9⁻³ = .0014, or of .06. With a variance of 8 · .0264 inside groups, only
+    .46² − 7 · .0264 is left between them, and the four groups have 10 successes."""
+    rows = rewards([0.3] + 39 * [0], 0.46, groups, within)
+    assert [event.found for event in RewardCollapse().find(history(rows))] == found
+
+
+def test_without_spread_between_problems_the_steps_before_a_lost_reward_give_it() -> None:
+    """Means of .2 and .4 in turn vary by .0114 in 8 steps. Seven steps are too few. A step with one group has
+    no spread between groups either."""
+    for unlogged in ("reward/std", "groups/sampled"):
+        for before, found in ((8, [16]), (7, [])):
+            means = [0.2 + 0.2 * (step % 2) for step in range(before)] + 30 * [0.0]
+            logged = rewards(means, 0.46, groups=16)
+            rows = [{name: value for name, value in row.items() if name != unlogged} for row in logged]
+            assert [event.found for event in RewardCollapse().find(history(rows, planned=40))] == found
+            rows = rewards(means, 0.46, groups=1)
+            assert [event.found for event in RewardCollapse().find(history(rows, planned=40))] == found
+
+
+def unchanged(rng: np.random.Generator, steps: int, groups: int, share: float, agreement: float) -> list[Row]:
+    """Steps of groups of 8 rollouts, each right with a chance of its problem that never changes: 0 or 1 if
+    groups agree fully, else from a beta distribution with that correlation inside groups."""
+    if agreement == 1:
+        chances = (rng.random((steps, groups)) < share).astype(float)
+    else:
+        size = 1 / agreement - 1
+        chances = rng.beta(share * size, (1 - share) * size, (steps, groups))
+    means = rng.binomial(8, chances) / 8
+    return [
+        {
+            "step": step,
+            "reward/mean": float(of_step.mean()),
+            "reward/std": math.sqrt(of_step.mean() * (1 - of_step.mean())),
+            "groups/sampled": float(groups),
+            "groups/baseline_variance": float((of_step * (1 - of_step)).mean() / 7),
+        }
+        for step, of_step in enumerate(means, 1)
     ]
-    assert not RewardCollapse().find(history(rows, rollouts=8))
-    assert RewardCollapse().find(history(rows, rollouts=800))
+
+
+@pytest.mark.parametrize(
+    ("steps", "groups", "share", "agreement"),
+    [(12, 4, 0.3, 1), (12, 4, 0.1, 1), (32, 6, 0.2, 0.6), (200, 4, 0.2, 1)],
+)
+def test_at_most_one_in_twenty_unchanged_runs_loses_its_reward(
+    steps: int, groups: int, share: float, agreement: float
+) -> None:
+    """The rule that counted rollouts called 23 to 99 % of these runs collapsed."""
+    rng = np.random.default_rng(0)
+    runs = [history(unchanged(rng, steps, groups, share, agreement)) for _ in range(200)]
+    alarms = sum(bool(RewardCollapse().find(run)) for run in runs)
+    assert alarms <= 0.05 * len(runs)
+
+
+@pytest.mark.parametrize("agreement", [0.3, 1])
+def test_a_lost_reward_is_found_although_problems_are_few(agreement: float) -> None:
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(50):
+        rows = unchanged(rng, 40, 6, 0.5, agreement)
+        lost = [row | {"reward/mean": 0.0, "reward/std": 0.0} if row["step"] > 20 else row for row in rows]
+        found += bool(RewardCollapse().find(history(lost)))
+    assert found == 50
+
+
+def test_an_event_of_lost_reward_is_the_same_when_more_steps_follow() -> None:
+    """Eight steps without a reward are not sure enough, more are; then it is above the half of .28 twice."""
+    rows = rewards(20 * [0.28] + 14 * [0.0] + 2 * [0.2] + 10 * [0.02] + 12 * [0.28], 0.45, groups=3)
+    (last,) = RewardCollapse().find(history(rows, planned=80))
+    assert (last.onset, last.recovered) == (21, 47) and 28 < last.found < 35
+    for steps in range(20, len(rows)):
+        events = RewardCollapse().find(history(rows[:steps], planned=80))
+        assert [(event.onset, event.found) for event in events] == [(21, last.found)] * (steps >= last.found)
+
+
+def test_detectors_read_only_metrics_that_runs_keep_for_them() -> None:
+    """A run keeps the rows of `is_read_by_detectors`; a metric that is not among them would seem unlogged."""
+    asked: set[str] = set()
+
+    class Recording(dict[str, Series]):
+        def __contains__(self, name: object) -> bool:
+            asked.add(str(name))
+            return super().__contains__(name)
+
+        def get(self, name: str, default: Any = None) -> Any:
+            asked.add(name)
+            return super().get(name, default)
+
+    for build, _ in BROKEN.values():
+        run = history(build(0))
+        detect(dataclasses.replace(run, series=Recording(run.series)))
+    assert {"sampler/lag", "reward/std", "groups/baseline_variance"} <= asked
+    assert not [name for name in asked if not is_read_by_detectors(name)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "base", "found"), [(4.0, 0.3, [3]), (1.0, 0.3, [9]), (4.0, 0.1, [8]), (None, 0.3, [9])]
+)
+def test_a_silent_grader_is_found_after_as_many_problems_as_the_base_would_solve_some_of(
+    groups: float | None, base: float, found: list[int]
+) -> None:
+    """Nine problems fail with a chance of .7⁹ = .04, 29 with .9²⁹ = .047; three steps are the least."""
+    rows: list[Row] = [
+        {"step": step, "score/correct": 0.0, "groups/sampled": groups} for step in range(1, 13)
+    ]
+    rows = [{"step": 0, "eval/validation/sampled/correct": base}, *rows]
+    events = DETECTORS["grader_silent"].find(history(rows))
+    assert [event.found for event in events] == found
+    rows[found[0]]["score/correct"] = 0.25
+    assert not DETECTORS["grader_silent"].find(history(rows))
 
 
 def test_entropy_is_compared_with_first_step_if_baseline_already_fell() -> None:

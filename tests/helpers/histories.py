@@ -47,6 +47,7 @@ def healthy(seed: int, steps: int = STEPS) -> list[Row]:
                 "diversity/repetition": 0.05,
                 "outcome/unparsable": 0.03,
                 "outcome/infra_error": 0.0,
+                "groups/sampled": 16.0,
                 "groups/zero_signal": float(np.clip(0.3 + 0.3 * learned, 0, 1)),
                 "critic/explained_variance": float(0.4 * learned + 0.02 * noises["gap"][step]),
                 "gap/k3": float(1e-5 * np.exp(0.3 * noises["gap"][step])),
@@ -136,13 +137,11 @@ BROKEN: Mapping[str, tuple[Callable[[int], list[Row]], int]] = {
 
 
 def history(rows: list[Row], **about: int) -> History:
-    """As a run of 200 updates with 128 validation problems and 128 rollouts a step, where nothing else is
-    said."""
+    """As a run of 200 updates with 128 validation problems and groups of 8, where nothing else is said."""
     defaults = {
         "planned": max(row["step"] for row in rows),
         "problems": PROBLEMS,
         "group": 8,
-        "rollouts": 128,
     }
     return History.of_rows(rows, About(**(defaults | about)))
 
