@@ -81,7 +81,9 @@ def test_a_corrected_rule_judges_and_the_registered_conclusion_stands_beside() -
     assert judging.judging_rule(silent, entry.record) == entry.record.registration.finding
     assert judging.departed(silent, entry.record) == ["the rule was changed after the registration"]
     other = replace(entry.study.finding.test[0], outcome="evaluated:greedy/supported")
-    unmeasured = replace(entry.study, finding=replace(entry.study.finding, test=(other,), control=()))
+    unmeasured = replace(
+        entry.study, finding=replace(entry.study.finding, test=(other,), check=(), control=())
+    )
     assert judging.judging_rule(unmeasured, entry.record) == entry.record.registration.finding
 
 
