@@ -194,26 +194,24 @@ matters = 0.02
         .replace("fine2*", "fine2")
         .replace("claim =", 'stands_for = "x"\nclaim =')
     )
-    path.write_text(text.replace('outcome = "accuracy"', 'best_rate = true\noutcome = "accuracy"'))
+    at_best = text.replace('outcome = "accuracy"', 'best_rate = true\noutcome = "accuracy"')
+    path.write_text(at_best)
     words = ("finding", "run", "./mine.toml", "--workers", "1")
     fault = "\n".join(run_cli(capsys, *words, code=2))
     assert (
         "test 'fine1 ends higher': best_rate compares learning rates, and the recipe has one for each"
         in fault
     )
-    path.write_text(text.replace("[nano]\n", beside + "\n[nano]\nrates = [0.5, 1, 2]\n"))
+    path.write_text(at_best.replace("[nano]\n", beside + "\n[nano]\nrates = [0.5, 1, 2]\n"))
     lines = run_cli(capsys, *words)
     folder = workspace / "results" / "findings" / "mine-nano"
     assert len(json.loads((folder / "registration.json").read_text())["settings"]) == 36
     assert any(line.startswith("  twice the rate costs") and "supported; −0.10" in line for line in lines)
-    at_best = text.replace('outcome = "accuracy"', 'best_rate = true\noutcome = "accuracy"')
-    path.write_text(at_best.replace("[nano]\n", "[nano]\nrates = [0.5, 1, 2]\n"))
-    lines = run_cli(capsys, *words, "--out", "again")
     # fine2 is as good at all of its rates, so that a smaller one may be better yet
     assert "mine at nano scale: UNRESOLVED" in lines
     edge = "of the lesser arm the best rate (0.5 times its own) is the smallest tried"
     assert any(edge in line for line in lines)
-    run_cli(capsys, "keep", "again/mine-nano")
+    run_cli(capsys, "keep", str(folder))
     record = read_kept(workspace / "docs" / "results" / "findings" / "mine-nano.json")
     assert len(record.values["fine1 ends higher"]) == 36 and record.result().verdict == "unresolved"
 
