@@ -76,9 +76,9 @@ def show_command(options: Options) -> int:
     if options.json:
         from grpobench.analysis.findings.planned import power_row
 
-        row = {"rule": study.finding.digest, "scales": dict(study.scales)}
-        row["power"] = [power_row(planned_test) for planned_test in planned]
-        say(as_json({**study.finding.plain(), **row}))
+        power_rows = [power_row(planned_test) for planned_test in planned]
+        facts = {"rule": study.finding.digest, "scales": dict(study.scales), "power": power_rows}
+        say(as_json({**study.finding.plain(), **facts}))
         return DONE
     say("\n".join([*describe_rule(study), *describe_power(study, planned, options)]))
     row = verdict(study, options.scale, options.out, listed=True)

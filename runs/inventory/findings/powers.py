@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from grpobench.analysis.findings.contrasts import contrasts_of
 from grpobench.analysis.findings.planned import LEAST, PlannedTest, deciding_tests
 from grpobench.analysis.runfolder.files import LogError
@@ -67,8 +65,7 @@ def measured_contrasts(record: Record, test: Test) -> Sequence[float]:
     same = registered.get(test.name)
     if same is None or (same.outcome, same.where) != (test.outcome, test.where):
         return ()
-    by_seed = contrasts_of(test, record.values[test.name], waits=True)
-    return np.array([*by_seed.values()])
+    return [*contrasts_of(test, record.values[test.name], waits=True).values()]
 
 
 def demand_power(study: FindingFile, scale: str, planned: Sequence[PlannedTest], out: Path) -> None:
@@ -100,7 +97,7 @@ def is_registered(study: FindingFile, scale: str, out: Path) -> bool:
     if read_part(name, scale) or any((out / f"{name}-{scale}").glob("*/run.toml")):
         return True
     results = folders.results_folder()
-    path = results and folders.kept_finding(results, name, scale)
-    return (
-        bool(path and path.exists()) and read_kept(path).registration.finding.digest == study.finding.digest
-    )
+    path = folders.kept_finding(results, name, scale) if results else None
+    if path is None or not path.exists():
+        return False
+    return read_kept(path).registration.finding.digest == study.finding.digest
