@@ -147,7 +147,7 @@ def rule_of(table: Search, seeds: Sequence[int], extensions: int | None, faults:
 def rule_faults(recipe: Recipe, settings: Search) -> list[str]:
     """Faults of seeds, and of a recipe that cannot be searched."""
     faults = []
-    if recipe.record and recipe.record.stages:
+    if recipe.record and recipe.record.sha256:
         faults.append(f"{SEARCHED}: a search wrote this recipe; search the one that it was written from")
     if recipe.sweep_values:
         faults.append("over: is a map's; write the values into [search.over], or give them with --over")

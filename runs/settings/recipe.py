@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.runfolder.search import SearchRecord
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.settings import observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
@@ -16,6 +17,7 @@ from grpobench.runs.settings.expand import RateOrigin, SweepOrigin, at_rates, ex
 from grpobench.runs.settings.layers import with_new_names
 from grpobench.runs.settings.search import (
     SEARCHED,
+    SEARCHES,
     SEEDS,
     Search,
     load_record,
@@ -178,8 +180,9 @@ def read_table(
 
 
 def named_search(source: str, folder: Path, faults: list[str]) -> SearchRecord | None:
-    """What is known of the search of a recipe that a recipe in `folder` names: its settings and seeds; None,
-    with a fault, for a recipe that cannot be read or has searched rates itself."""
+    """What is known of the search of a recipe that a recipe in `folder` names: its record where
+    searches/NAME.json is beside it, else its settings and seeds; None, with a fault, for a recipe that cannot
+    be read or has searched rates itself."""
     try:
         is_path = source.endswith(".toml") or "/" in source
         path, text, home = open_recipe(str(folder / source) if is_path else source)
@@ -191,6 +194,13 @@ def named_search(source: str, folder: Path, faults: list[str]) -> SearchRecord |
         if not all(fault.startswith(("task ", "model.name: ")) for fault in error.faults):
             faults += [f"{SEARCHED}.recipe: {fault}" for fault in error.faults]
         return None
+    record = path.parent / SEARCHES / f"{recipe.name}.json"
+    if record.exists():
+        try:
+            return read_record(record)
+        except LogError as error:
+            faults.append(f"{SEARCHED}.recipe: {error}")
+            return None
     steps = {config.task.name: config.train.steps for config in recipe.configs}
     return SearchRecord(
         recipe=recipe.name,

@@ -23,6 +23,8 @@ from grpobench.tasks.data import bounded
 
 SEARCH, SEARCHED = "search", "searched"
 """The names of the tables."""
+SEARCHES = "searches"
+"""Folder beside the recipe of a search: NAME.json is its record, where it is shipped."""
 SEEDS = tuple(range(1000, 1000 + rate_choice.SEEDS))
 """Of a search for which neither the recipe nor the command names seeds."""
 SUFFIX = "-searched"
@@ -64,7 +66,8 @@ class Searched(Settings):
     """The assignments that the search chose, as after `--set`. Those of the command line come after them."""
     recipe: str = ""
     """Instead of a record: the recipe whose search gave the rates that this recipe has in its arms. Reports
-    then say which settings differ from those of the search."""
+    then say which settings differ from those of the search. The record searches/NAME.json beside that recipe
+    is read if it is there."""
 
     def clashes(self) -> Iterator[str]:
         wrong = [text for text in self.set if parse_set(text) is None]

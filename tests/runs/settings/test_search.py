@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from grpobench.analysis.runfolder.search import RATE
 from grpobench.runs.experiment.search_plan import SearchPlan, forecast, make_plan
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
@@ -58,12 +59,29 @@ def test_seeds_of_a_search_are_used_by_nothing_else() -> None:
 
 
 def test_a_recipe_can_name_the_search_of_its_rates() -> None:
-    quickstart, search = read_recipe("quickstart"), read_recipe("search-nano")
-    record = quickstart.record
+    placebo, search = read_recipe("placebo-nano"), read_recipe("search-nano")
+    record = placebo.record
     assert record is not None and not record.stages and not record.trials
     assert record.seeds == plan_of("search-nano").seeds and record.command == "grpobench search search-nano"
     assert {*record.settings} == {run.arm for run in search.runs()}
     assert record.settings_for("ppo", "nanocode")["train.num_minibatches"] == 4
+    assert plan_of("placebo-nano").stages  # its rates may be searched again
+
+
+def test_rates_of_quickstart_are_those_that_its_search_chose() -> None:
+    quickstart = read_recipe("quickstart")
+    record = quickstart.record
+    assert record is not None and len(record.trials) == 384
+    rates = {run.arm: dict(run.train.learning_rate)["policy"] for run in quickstart.runs()}  # type: ignore[call-overload]
+    assert {arm: values[RATE] for arm, values in record.chosen().items()} == {
+        arm: rates[arm] for arm in ("grpo", "ppo", "gspo", "dpo")
+    }
+    searched = {
+        run.arm: run for run in read_recipe("search-quickstart").runs() if run.task.name == "nanobias"
+    }
+    for run in quickstart.runs():
+        if run.arm in searched and run.task.name == "nanobias":
+            assert run.train.num_minibatches == searched[run.arm].train.num_minibatches == 16
     assert plan_of("quickstart").stages  # its rates may be searched again
 
 
