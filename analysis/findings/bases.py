@@ -1,9 +1,8 @@
-"""Findings over several bases: seeds are nested in bases, and intervals are over bases.
+"""Findings over several bases: seeds are nested in bases, and intervals are over bases."""
 
-Every run of an arm begins with the same weights, so an interval over seeds is about one base. A finding with
-`bases = "warm_start_seed"` reads the base of a run from its arm: `grpo+warm_start_seed-2` is the arm `grpo`
-on the base 2. Arms are compared inside a base and a seed.
-"""
+# Every run of an arm begins with the same weights, so an interval over seeds is about one base. A finding
+# with `bases = "warm_start_seed"` reads the base of a run from its arm: `grpo+warm_start_seed-2` is the arm
+# `grpo` on the base 2. Arms are compared inside a base and a seed.
 
 from __future__ import annotations
 

@@ -69,10 +69,7 @@ def judge(
     collapsed = nested(dict.fromkeys(collapsed, 0), finding.bases)
     divided = {} if waits else divisions(finding, values, collapsed)
     values = {**values, **{name: division.others for name, division in divided.items() if division.is_asked}}
-    judged: dict[str, Judged] = {}
-    for test in finding.test:
-        if test.deals:
-            judged[test.name] = _dealt(test, values[test.name], waiting)
+    judged = {test.name: _dealt(test, values[test.name], waiting) for test in finding.test if test.deals}
     plain = [
         test for test in finding.test if not test.deals and (not test.also or _has_all_arms(test, values))
     ]
@@ -181,8 +178,8 @@ def _family(
         return {}
     contrasts = [contrasts_of(test, values[test.name], waits) for test in tests]
     samples = [np.array([*contrast.values()], dtype=np.float64) for contrast in contrasts]
-    asked = [test for test in tests if test.name in divided and divided[test.name].is_asked]
-    shares = {test.name: shares_of(test, divided[test.name]) for test in asked}
+    two_part = [test for test in tests if test.name in divided and divided[test.name].is_asked]
+    shares = {test.name: shares_of(test, divided[test.name]) for test in two_part}
     _, p = joint_ps([*contrasts, *shares.values()])
     p_share = dict(zip(shares, p[len(tests) :], strict=True))
     close = holm(

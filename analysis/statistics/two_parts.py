@@ -1,16 +1,16 @@
-"""Outcomes of which some runs fail: the share of runs that fail, and the outcome of the others.
+"""Outcomes of which some runs fail: the share of runs that fail, and the outcome of the others."""
 
-A mean over runs of which some collapse describes none of them: one run at 0 among eight moves it by more than
-most algorithms differ. A two-part model compares the share of failing runs and the outcome of the others
-(Lachenbruch, Analysis of data with clumping at zero, Biometrische Zeitschrift 18:351–356, 1976; Comparisons
-of two-part models with competitors, Statistics in Medicine 20:1215–1234, 2001). Lachenbruch adds the squares
-of both statistics. Here the larger one decides, by joint sign flips (`maxima.joint_ps`), which also says
-which part differs: swapping the arms of a seed swaps its failures and its outcomes at once.
-
-The outcome is that of seeds in which no arm fails. They are a selection: if one arm fails more often, they
-are those that survive it (principal stratification: Frangakis and Rubin, Biometrics 58:21–29, 2002). The
-difference between arms is real in these seeds and says nothing of the others.
-"""
+# A mean over runs of which some collapse describes none of them: one run at 0 among eight moves it by more
+# than most algorithms differ. A two-part model compares the share of failing runs and the outcome of the
+# others (Lachenbruch, Analysis of data with clumping at zero, Biometrische Zeitschrift 18:351–356, 1976;
+# Comparisons of two-part models with competitors, Statistics in Medicine 20:1215–1234, 2001). Lachenbruch
+# adds the squares of both statistics. Here the larger one decides, by joint sign flips (`maxima.joint_ps`),
+# which also says which part differs: swapping the arms of a seed swaps its failures and its outcomes at
+# once.
+#
+# The outcome is that of seeds in which no arm fails. They are a selection: if one arm fails more often,
+# they are those that survive it (principal stratification: Frangakis and Rubin, Biometrics 58:21–29, 2002).
+# The difference between arms is real in these seeds and says nothing of the others.
 
 from __future__ import annotations
 

@@ -192,32 +192,26 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
 
 def row(entry: FindingEntry) -> Mapping[str, Any]:
     """The page's entry for a finding."""
-    from grpobench.analysis.findings.description import (
-        arm_means,
-        arm_words,
-        bases_words,
-        check_words,
-        effect_words,
-        matters_words,
-        parts_words,
-        result_words,
-        series_words,
-    )
+    from grpobench.analysis.findings import description
     from grpobench.analysis.findings.planned import planned_of
     from grpobench.analysis.findings.result import as_row
 
     result_row = as_row(entry.result)
     registration = entry.record.registration
     for test in (*result_row["tests"], *result_row["control"]):
-        test |= {"effect": effect_words(test), "least": matters_words(test), "parts": parts_words(test)}
+        test |= {
+            "effect": description.effect_words(test),
+            "least": description.matters_words(test),
+            "parts": description.parts_words(test),
+        }
     for test, judged in zip(result_row["tests"], entry.result.tests, strict=True):
         test["power"] = planned_of(judged).power
     for check in result_row["checks"]:
-        check["words"] = check_words(check)
+        check["words"] = description.check_words(check)
     primary, states = result_row["tests"][0], list(entry.record.states.values())
-    means = [mean for mean in arm_means(entry.record, primary["name"]) if mean.values]
+    means = [mean for mean in description.arm_means(entry.record, primary["name"]) if mean.values]
     arms = [
-        {"arm": arm_mean.arm, "task": arm_mean.task, "mean": arm_words(arm_mean, primary["unit"])}
+        {"arm": arm_mean.arm, "task": arm_mean.task, "mean": description.arm_words(arm_mean, primary["unit"])}
         for arm_mean in means
     ]
     return result_row | {
@@ -229,11 +223,11 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "scale": registration.scale,
         "key": entry.name,
         "provenance": entry.record.provenance.words,
-        "doses": [series_words(series, entry.result) for series in entry.result.series],
+        "doses": [description.series_words(series, entry.result) for series in entry.result.series],
         "survival": entry.survival,
         "curves": entry.curves,
         "primary": primary,
-        "bases": bases_words(primary),
+        "bases": description.bases_words(primary),
         "deciding": _deciding_words(entry.result, {test["name"]: test for test in result_row["tests"]}),
         "arms": arms,
         "horizon": max((arm_mean.horizon for arm_mean in means), default=math.nan),
@@ -245,7 +239,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "commit": registration.commit,
         "rule": registration.finding.digest,
         "departures": departed(entry.study, entry.record),
-        "words": result_words(entry.result),
+        "words": description.result_words(entry.result),
         "again": again(entry.again, entry.study) if entry.again else None,
         "contributed": [
             {"name": theirs.name, "contributor": theirs.contributor, **again(theirs.record, entry.study)}

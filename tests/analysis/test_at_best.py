@@ -63,8 +63,8 @@ def test_a_difference_at_the_own_rates_is_none_if_another_rate_makes_up_for_it(s
     shifted = (0.6, 0.5, 0.4)
     a, b = (PEAK, shifted)[::side]
     values = at_rates("a", a, 1) | at_rates("b", b, 2)
-    own = question()
-    assert judge_controlled(finding(own), {own.name: values}).primary.verdict == (
+    at_own_rates = question()
+    assert judge_controlled(finding(at_own_rates), {at_own_rates.name: values}).primary.verdict == (
         "supported" if side == 1 else "contradicted"
     )
     assert judged(a, b).verdict == "unresolved"  # equal, but the best rate of one is the smallest tried

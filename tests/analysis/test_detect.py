@@ -129,27 +129,27 @@ def test_a_reward_that_is_gone_in_the_second_step_of_twelve_is_marked() -> None:
     assert "of 12 updates the first 3 are the baseline, 3 in a row" in event.note
 
 
-@pytest.mark.parametrize(("within", "groups", "found"), [(0.0, 8, [9]), (0.0, 4, []), (0.0264, 4, [9])])
-def test_chance_of_a_lost_reward_counts_problems(within: float, groups: int, found: list[int]) -> None:
+@pytest.mark.parametrize(("within", "groups", "detected"), [(0.0, 8, [9]), (0.0, 4, []), (0.0264, 4, [9])])
+def test_chance_of_a_lost_reward_counts_problems(within: float, groups: int, detected: list[int]) -> None:
     """A reward of .3 (SD .46) in the first of 40 steps, then 0. Where groups agree, the variance of the mean
     is .46²/7 or .46²/3. This makes .3²/.0302 = 3 or .3²/.0705 = 1.3 successes, all of them in the first of
     nine steps: a chance of 9⁻³ = .0014, or of .06. With a variance of 8 · .0264 inside groups, only
     .46² − 7 · .0264 is left between them, and the four groups have 10 successes."""
     rows = rewards([0.3] + 39 * [0], 0.46, groups, within)
-    assert [event.found for event in RewardCollapse().find(history(rows))] == found
+    assert [event.found for event in RewardCollapse().find(history(rows))] == detected
 
 
 def test_without_spread_between_problems_the_steps_before_a_lost_reward_give_it() -> None:
     """Means of .2 and .4 in turn vary by .0114 in 8 steps. Seven steps are too few. A step with one group has
     no spread between groups either."""
     for unlogged in ("reward/std", "groups/sampled"):
-        for before, found in ((8, [16]), (7, [])):
+        for before, detected in ((8, [16]), (7, [])):
             means = [0.2 + 0.2 * (step % 2) for step in range(before)] + 30 * [0.0]
             logged = rewards(means, 0.46, groups=16)
             rows = [{name: value for name, value in row.items() if name != unlogged} for row in logged]
-            assert [event.found for event in RewardCollapse().find(history(rows, planned=40))] == found
+            assert [event.found for event in RewardCollapse().find(history(rows, planned=40))] == detected
             rows = rewards(means, 0.46, groups=1)
-            assert [event.found for event in RewardCollapse().find(history(rows, planned=40))] == found
+            assert [event.found for event in RewardCollapse().find(history(rows, planned=40))] == detected
 
 
 def unchanged(rng: np.random.Generator, steps: int, groups: int, share: float, agreement: float) -> list[Row]:
@@ -190,12 +190,12 @@ def test_at_most_one_in_twenty_unchanged_runs_loses_its_reward(
 @pytest.mark.parametrize("agreement", [0.3, 1])
 def test_a_lost_reward_is_found_although_problems_are_few(agreement: float) -> None:
     rng = np.random.default_rng(0)
-    found = 0
+    detected = 0
     for _ in range(50):
         rows = unchanged(rng, 40, 6, 0.5, agreement)
         lost = [row | {"reward/mean": 0.0, "reward/std": 0.0} if row["step"] > 20 else row for row in rows]
-        found += bool(RewardCollapse().find(history(lost)))
-    assert found == 50
+        detected += bool(RewardCollapse().find(history(lost)))
+    assert detected == 50
 
 
 def test_an_event_of_lost_reward_is_the_same_when_more_steps_follow() -> None:
@@ -210,29 +210,29 @@ def test_an_event_of_lost_reward_is_the_same_when_more_steps_follow() -> None:
 
 def test_detectors_read_only_metrics_that_runs_keep_for_them() -> None:
     """A run keeps the rows of `is_read_by_detectors`; a metric that is not among them would seem unlogged."""
-    asked: set[str] = set()
+    names_read: set[str] = set()
 
     class Recording(dict[str, Series]):
         def __contains__(self, name: object) -> bool:
-            asked.add(str(name))
+            names_read.add(str(name))
             return super().__contains__(name)
 
         def get(self, name: str, default: Any = None) -> Any:
-            asked.add(name)
+            names_read.add(name)
             return super().get(name, default)
 
     for build, _ in BROKEN.values():
         run = history(build(0))
         detect(dataclasses.replace(run, series=Recording(run.series)))
-    assert {"sampler/lag", "reward/std", "groups/baseline_variance"} <= asked
-    assert not [name for name in asked if not is_read_by_detectors(name)]
+    assert {"sampler/lag", "reward/std", "groups/baseline_variance"} <= names_read
+    assert not [name for name in names_read if not is_read_by_detectors(name)]
 
 
 @pytest.mark.parametrize(
-    ("groups", "base", "found"), [(4.0, 0.3, [3]), (1.0, 0.3, [9]), (4.0, 0.1, [8]), (None, 0.3, [9])]
+    ("groups", "base", "detected"), [(4.0, 0.3, [3]), (1.0, 0.3, [9]), (4.0, 0.1, [8]), (None, 0.3, [9])]
 )
 def test_a_silent_grader_is_found_after_as_many_problems_as_the_base_would_solve_some_of(
-    groups: float | None, base: float, found: list[int]
+    groups: float | None, base: float, detected: list[int]
 ) -> None:
     """Nine problems fail with a chance of .7⁹ = .04, 29 with .9²⁹ = .047; three steps are the least."""
     rows: list[Row] = [
@@ -240,8 +240,8 @@ def test_a_silent_grader_is_found_after_as_many_problems_as_the_base_would_solve
     ]
     rows = [{"step": 0, "eval/validation/sampled/correct": base}, *rows]
     events = DETECTORS["grader_silent"].find(history(rows))
-    assert [event.found for event in events] == found
-    rows[found[0]]["score/correct"] = 0.25
+    assert [event.found for event in events] == detected
+    rows[detected[0]]["score/correct"] = 0.25
     assert not DETECTORS["grader_silent"].find(history(rows))
 
 
