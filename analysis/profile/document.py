@@ -43,7 +43,7 @@ of seconds. A profile is the scores of one algorithm on all probes.
 - **Score**: 0 and 1 are stated below for every probe. Scores may leave this range.{robust}
 - **Interval**: 95 %, over seeds, from a moderated variance. ± is half its width.
 - **Failing seeds**: a run fails if it diverges, has no outcome, or loses the form that its prompt asks for
-  (less than {form} over the last tenth of the steps; the base has 1). `2/8 fail` stands beside the score,
+  (less than {form} over the last tenth of the steps; the base has 1). `2/8 fail` follows the score,
   which averages over the other seeds. On `rates` alone, runs count as they end.
 - **Told apart**: q ≤ 0.05, over all pairs of the probe, that the means differ by more than {resolution}.
   `grpobench profile grpo ppo --against gspo,dapo` shows which probes tell algorithms apart that you name.
