@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpobench.analysis.findings.horizons import count_reached
-from grpobench.analysis.findings.planned import DIRECTED, PlannedTest, seeds_needed_words
+from grpobench.analysis.findings.planned import (
+    DIRECTED,
+    PlannedTest,
+    chance_words,
+    planned_of,
+    seeds_needed_words,
+)
 from grpobench.analysis.findings.record import Record
-from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Result
+from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Judged, Result
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.survival import restricted_mean
 from grpobench.analysis.statistics.verdicts import ALPHA
@@ -63,12 +69,20 @@ SMALL = 5e-4
 """Numbers below it would be shown as 0.000."""
 
 
+def reason_words(judged: Judged) -> str:
+    """The reason for the verdict of a test; if its p decides nothing, with the power at what matters. It is
+    computed here, because no verdict needs it."""
+    if judged.verdict != "unresolved" or not judged.needs.startswith("p "):
+        return judged.needs
+    return f"{judged.needs}; {chance_words(planned_of(judged))}" if judged.corrected else judged.needs
+
+
 def result_words(result: Result) -> str:
     """The verdict and its reasons: the deciding tests that have the verdict of the finding, or all of
     them."""
     deciding = [test_result for test_result in result.tests if not test_result.test.also]
     decisive = [test_result for test_result in deciding if test_result.verdict == result.verdict] or deciding
-    reasons = "; ".join(f"{test_result.test.name}: {test_result.needs}" for test_result in decisive)
+    reasons = "; ".join(f"{test_result.test.name}: {reason_words(test_result)}" for test_result in decisive)
     if result.verdict == "dose-dependent":
         reasons = "; ".join(series_words(series, result) for series in result.series if series.p <= ALPHA)
     differ = result.verdict == "unresolved" and all(

@@ -12,7 +12,6 @@ from grpobench.analysis.findings.at_best import judge_at_best
 from grpobench.analysis.findings.bases import nested, over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
-from grpobench.analysis.findings.planned import chance_words, planned_of
 from grpobench.analysis.findings.result import Judged, Result, Verdict, verdict_of
 from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.findings.sensitivity import (
@@ -251,7 +250,7 @@ def _reason(judged: Judged, mean: Estimate) -> str:
     if seeds < needed:
         return f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
     smallest = f"smallest possible {smallest_p(seeds):.2g}"
-    return f"p {judged.p:.3g} {over} ({smallest}){_beyond(judged)}; {chance_words(planned_of(judged))}"
+    return f"p {judged.p:.3g} {over} ({smallest}){_beyond(judged)}"
 
 
 def _bound(test: Test) -> str:

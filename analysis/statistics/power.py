@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from grpobench.tasks.data import bounded
 
@@ -58,6 +57,8 @@ class DeviationBounds:
 
 def spread(seeds: int, level: float = 0.95) -> DeviationBounds:
     """√((n−1)/χ²) at both ends; .52 to 6.3 for three seeds. NaN below two."""
+    from scipy import special  # takes half a second, and listings import this file
+
     if seeds < 2:
         return DeviationBounds(math.nan, math.nan)
     tails = 2 * special.gammaincinv((seeds - 1) / 2, [0.5 + level / 2, 0.5 - level / 2])
@@ -154,6 +155,8 @@ def _detectable_margins(seeds: int, pairs: int, alpha: float, most: int = MOST_P
 
     Equivalence is shown from where the margin passes the thresholds of z and of −z, k = ⌊α/m · 2ⁿ⌋, because
     its two tests have one side each."""
+    from scipy import special  # takes half a second, and listings import this file
+
     rank = allowed(min(seeds, STEPPED), pairs, alpha, sides=1)
     if not rank:
         return np.zeros(0)
@@ -248,6 +251,8 @@ def _by_t(seeds: int, level: float) -> float:
 def _power_of_t(seeds: object, effect: float, level: object) -> Floats:
     """Power of the two-sided t test on the right side of 0. `scipy.stats` has the same distribution, and its
     import takes as long as a tenth of a report."""
+    from scipy import special  # takes half a second, and listings import this file
+
     n = np.asarray(seeds, dtype=np.float64)
     critical = np.abs(special.stdtrit(n - 1, np.asarray(level) / 2))  # infinite at level 0, with either sign
     missed = special.nctdtr(n - 1, effect * np.sqrt(n), critical)

@@ -10,7 +10,7 @@ import pytest
 from helpers.findings import finding, judged, question
 from scipy import stats
 
-from grpobench.analysis.findings.description import power_lines, power_words
+from grpobench.analysis.findings.description import power_lines, power_words, reason_words
 from grpobench.analysis.findings.errors import error_words
 from grpobench.analysis.findings.planned import PlannedTest, deciding_tests, planned_of
 
@@ -75,7 +75,7 @@ def test_an_unresolved_test_says_how_likely_it_was_to_find_what_matters_not_what
     """The same spread around another mean has the same power, and so has a wrong sign."""
     x = np.array([0.06, -0.04, 0.05, 0.01, -0.02, 0.03, 0.02, -0.01])
     near, far = judged(list(x - x.mean() + 0.001)), judged(list(x - x.mean() - 0.02))
-    chance = [needs.split("; ", 1)[1] for needs in (near.needs, far.needs)]
+    chance = [needs.split("; ", 1)[1] for needs in map(reason_words, (near, far))]
     planned = planned_of(near)
     assert planned.sd == pytest.approx(x.std(ddof=1)) and (planned.seeds, planned.tests) == (8, 1)
     assert (

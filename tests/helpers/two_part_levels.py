@@ -1,6 +1,7 @@
 """How often the test of two parts errs, and what it finds, where some runs fail; beside the test of the mean.
 
-`.venv/bin/python tests/helpers/two_part_levels.py` prints the rows of the table in docs/judging.md, and more, in a minute.
+`.venv/bin/python tests/helpers/two_part_levels.py` prints the table of docs/judging.md, with more rows
+and columns, in a minute.
 """
 
 from __future__ import annotations

@@ -76,14 +76,14 @@ def test_arms_take_the_settings_of_the_recipe_or_train_like_a_relative(mine: Pat
     user_classes = ("mine:Sequence", "mine:Valued", "mine:Other")
     made = compose(wish("mine:Half", "grpo", "gspo", "ppo", "rloo", *user_classes))
     assert rates(made) == {
-        "half": {"policy": 1e-4},  # like grpo, from which it is derived
-        "grpo": {"policy": 1e-4},
-        "gspo": {"policy": 2e-4},  # its arm
-        "ppo": {"policy": 1e-4, "critic": 1e-3},
-        "rloo": {"policy": 1e-4},  # like the first arm
-        "sequence": {"policy": 2e-4},  # like gspo
-        "valued": {"policy": 1e-4, "critic": 1e-3},  # like ppo
-        "other": {"policy": 1e-4},
+        "half": {"policy": 5.7e-5},  # like grpo, from which it is derived
+        "grpo": {"policy": 5.7e-5},
+        "gspo": {"policy": 1.7e-4},  # its arm
+        "ppo": {"policy": 5.7e-5, "critic": 1e-3},
+        "rloo": {"policy": 5.7e-5},  # like the first arm
+        "sequence": {"policy": 1.7e-4},  # like gspo
+        "valued": {"policy": 5.7e-5, "critic": 1e-3},  # like ppo
+        "other": {"policy": 5.7e-5},
     }
     relatives = {"half": "grpo", "rloo": "grpo", "sequence": "gspo", "valued": "ppo", "other": "grpo"}
     assert made.borrowed == relatives

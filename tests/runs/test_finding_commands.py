@@ -140,7 +140,10 @@ def test_a_finding_is_registered_run_and_judged(workspace: Path, capsys: Capture
     registered = json.loads(before)
     assert lines[-1].startswith(f"  registered {registered['registered']} at ")
     assert lines[-1].endswith(f"rule {registered['rule']}")
-    assert run_cli(capsys, "finding", "judge", "mine").splitlines() == lines[lines.index(lines[-3]) :]
+    assert (
+        run_cli(capsys, "finding", "judge", "mine").splitlines()
+        == (lines[lines.index("mine at nano scale: SUPPORTED") :])
+    )
     row = judged(capsys)
     assert (row["verdict"], row["seeds"], row["waits"], row["departures"]) == ("supported", 6, [], [])
     assert row["tests"][0]["contrasts"] == [0.1, 0.101, 0.102, 0.103, 0.104, 0.105]

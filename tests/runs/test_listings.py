@@ -108,7 +108,7 @@ def test_findings_are_listed_and_shown_without_computing_power(
     monkeypatch.setattr("grpobench.analysis.statistics.power.power_of_equivalence", refuse)
     assert cli.main(["findings"]) == 0
     assert "supported" in capsys.readouterr().out
-    assert cli.main(["show", "algorithm", "grpo"]) == cli.main(["finding", "show", "baseline"]) == 0
+    assert cli.main(["show", "algorithm", "grpo"]) == 0
     assert cli.main(["finding", "judge", "baseline"]) == 0
 
 

@@ -103,7 +103,7 @@ def test_a_search_that_cannot_fit_into_memory_is_refused(
     assert cli.main(["search", *words, "--gpu-memory", "0.01", *dry]) == 2
     out, err = capsys.readouterr()
     assert "does not fit: nano needs" in err
-    assert ("memory of arm grpo+learning_rate-" in out) == (dry == ["--dry-run"])
+    assert ("memory of arm gspo+learning_rate-" in out) == (dry == ["--dry-run"])
     assert not list(tmp_path.rglob("run.toml"))
 
 
