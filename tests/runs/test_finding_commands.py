@@ -694,8 +694,3 @@ def test_settings_that_came_after_a_registration_change_nothing_of_it(
         assert settings_digest(text.replace(line, other)) != settings_digest(text)
     assert "weights = true" in text.splitlines()  # of checkpoints, which no result depends on
     assert settings_digest(text.replace("\nweights = true", "\nweights = false")) == settings_digest(text)
-    # `averaging` was registered when that line was there and not yet known to come later.
-    table = Path(__file__).parents[2] / "docs/results/findings/averaging-nano.json"
-    runs = read_finding("averaging").recipe("nano").runs()
-    as_it_was = {config.folder: settings_digest(stored.dump(config), "weights = true") for config in runs}
-    assert as_it_was == dict(read_kept(table).registration.settings)

@@ -119,8 +119,8 @@ def test_from_python_a_search_that_cannot_fit_is_refused_too(
     ("words", "message"),
     [
         ([], "search: give a recipe, or --algorithms LIST and --task LIST"),
-        (["headtohead-nano", "--seeds", "33-35"], "--seeds: the recipe compares its arms on 33 too"),
-        (["headtohead-nano", "--seeds", "33-35"], "give others, such as 100-102"),
+        (["headtohead-nano", "--seeds", "41-43"], "--seeds: the recipe compares its arms on 41 too"),
+        (["headtohead-nano", "--seeds", "41-43"], "give others, such as 100-102"),
         (["headtohead-nano", "--extensions", "10"], "--extensions: must be"),
         (["headtohead-nano", "--over", "train.steps=1,2"], "says how much a run costs"),
         (["headtohead-nano", "--over", "algorithm.clip_high=0.2,0.3"], "dpo lacks this setting"),
