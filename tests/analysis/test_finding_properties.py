@@ -7,7 +7,7 @@ of tests that stand beside; errors stay within 5 %; deals of one arm's runs are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,6 @@ TURNED = {"supported": "contradicted", "contradicted": "supported"}
 CONTRASTS = st.lists(
     st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 3)), min_size=1, max_size=9
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def brief() -> Iterator[None]:
-    """Without how many seeds it would take, which is slow to find so often and no part of a verdict."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "chance_words", lambda *_: "")
-        yield
 
 
 @given(CONTRASTS, CONTRASTS)

@@ -302,8 +302,9 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert any(re.fullmatch(r"1 run: 1 finished; took \d+ s with 1 worker", line) for line in lines)
     # The run ends with the report's own accuracies, and where the report is.
     table = json.loads((tmp_path / "results/quickstart/report/report.json").read_text())["tables"]["accuracy"]
-    header, row = lines[-3].split(), lines[-2].split()
-    assert header[:5] == ["task", "arm", "before", "after", "gain"] and "each seed" in lines[-3]
+    header_index = next(index for index, line in enumerate(lines) if line.startswith("task "))
+    header, row = (lines[header_index + offset].split() for offset in (0, 1))
+    assert header[:5] == ["task", "arm", "before", "after", "gain"] and "each seed" in lines[header_index]
     assert row[:2] == ["arithmetic", "grpo"] and len(table) == 1
     assert row[2:4] == [f"{100 * table[0]['base']:.1f}", f"{100 * table[0]['final']:.1f}"]
     assert lines[-1] == "report: results/quickstart/report/index.html"
