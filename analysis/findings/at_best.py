@@ -99,10 +99,12 @@ def _verdict(judged: Judged, pair: BestRatePair, tests: int, curves: tuple[RateC
     close = f"p {judged.p_equivalence:.3g} that it is as large as what matters, {over}"
     reason = f"p {judged.p:.3g} {'that there is no difference, ' * differs}{over}" if not inside else close
     at_edge = [_edge(curve) for curve in curves]
-    # A rate beyond the grid can only raise its arm: of the lesser arm it may end a difference.
-    doubtful = [at_edge[pair.first_is_better]] if differs else at_edge if effect == "equivalent" else []
+    # A rate beyond the grid can only raise its arm: of the lesser arm it may end a difference, of either arm
+    # it may leave the bounds.
+    claims_bounds = inside and (not differs or test.expect not in ("higher", "lower"))
+    doubtful = at_edge if claims_bounds else [at_edge[pair.first_is_better]] if differs else []
     if edges := " and ".join(filter(None, doubtful)):
-        whose = "of the lesser arm " * differs
+        whose = "of the lesser arm " * (not claims_bounds)
         needs = f"{whose}{edges}, beyond which another may be better (else {effect}: {reason})"
         return replace(judged, needs=needs)
     verdict = verdict_of(test, effect, inside)

@@ -103,6 +103,17 @@ def test_verdicts(a: Sequence[float], b: Sequence[float], verdict: str, says: st
     assert ours.verdict == verdict and says in ours.needs
 
 
+def test_a_small_difference_is_not_called_small_where_the_better_arm_may_be_better_yet() -> None:
+    """Its best rate is the largest tried: 1 point now, where 5 matter."""
+    rising, flat = (0.5, 0.6, 0.61), (0.5, 0.6, 0.5)
+    matters = {"matters": 0.05, "expect": "same"}
+    assert judged((0.5, 0.61, 0.5), flat, **matters).verdict == "supported"
+    edge = judged(rising, flat, **matters)
+    assert edge.p <= 0.05 and edge.p_equivalence <= 0.05 and edge.verdict == "unresolved"
+    assert "the best rate (2 times its own) is the largest tried" in edge.needs
+    assert judged(rising, flat, matters=0.05).verdict == "supported"  # a difference can only grow
+
+
 def test_a_control_at_best_rates_shows_its_effect_or_not() -> None:
     control = replace(CONTROL, contrast={"a": 1.0, "c": -1.0}, best_rate=True)
     test = best()
