@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from grpobench.runs.models.token_budgets import LARGER_PIECES, first_line, is_out_of_memory
 
 ROUNDED = (torch.bfloat16, torch.float16)
 """Types of logits whose log-softmax is computed in float32 without keeping it."""
@@ -24,9 +29,12 @@ def token_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of `target` (N,) and entropy in nats of the tempered softmax over head(hidden (N, H)).
 
-    At most `chunk` logits exist at once. If there are more, each piece is computed again for its gradient.
+    At most `chunk` logits exist at once, or `LARGER_PIECES` times as many where a kernel reads them. If there
+    are more, each piece is computed again for its gradient.
     """
     vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
+    if not differentiate_entropy and product_type(head) in ROUNDED and KERNELS.serve(hidden.device):
+        chunk *= LARGER_PIECES
     rows = max(1, chunk // vocabulary)
 
     def piece(states: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,6 +64,13 @@ def token_statistics(
         for states, tokens in zip(hidden.split(rows), target.split(rows), strict=True)
     ]
     return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def product_type(head: nn.Module) -> torch.dtype:
+    """The type of a head's logits."""
+    weight: Any = head.weight
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
 @torch.no_grad()
@@ -126,11 +141,55 @@ def token_divergence(
     )
 
 
+class HeadKernels:
+    """Launches the kernels of head_kernels.py on a CUDA device with Triton, until one of them fails."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def serve(self, device: torch.device) -> bool:
+        """Whether logits on this device are read by a kernel."""
+        return device.type == "cuda" and not self.failed and has_triton()
+
+    def launch(self, kernel: str, logits: torch.Tensor, *arguments: Any) -> Any:
+        """What a kernel gives for logits (N, V). None where plain torch is to be used instead; with a warning
+        after a failure."""
+        if not self.serve(logits.device):
+            return None
+        try:
+            from grpobench.runs.models import head_kernels
+
+            # Triton launches on the current device, which need not be that of the logits.
+            with torch.cuda.device_of(logits):
+                return getattr(head_kernels, kernel)(logits, *arguments)
+        except Exception as error:  # a compiler fails as it likes
+            if is_out_of_memory(error):
+                raise
+            why = first_line(error)
+        self.failed = True
+        warnings.warn(
+            f"logits are read by several operations of torch, because a Triton kernel failed: {why}",
+            stacklevel=2,
+        )
+        return None
+
+
+KERNELS = HeadKernels()
+"""Of this process: what fails once, fails for every model."""
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed; torch brings it along where it is built for CUDA."""
+    return importlib.util.find_spec("triton") is not None
+
+
 class RoundedLogits(torch.autograd.Function):
     """Log-probability of tokens (N,) and entropy in nats, which has no gradient, of 16-bit logits (N, V).
 
     Computed in float32, as without this function. What differs is what is kept for the gradient: the logits
-    as they are and two numbers a row, instead of the float32 copies that autograd makes.
+    as they are and two numbers a row, instead of the float32 copies that autograd makes. A kernel reads and
+    writes each logit once; plain torch does the same in several operations.
     ∂ log π(a)/∂ z_v = (1[v = a] − π_v)/T.
     """
 
@@ -138,34 +197,60 @@ class RoundedLogits(torch.autograd.Function):
     def forward(
         ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # Always a copy, since the logits have 16 bits: what follows may work in place.
-        shifted = logits.float()
-        if temperature != 1.0:
-            shifted.div_(temperature)
-        # exp overflows in float32 above 88.
-        largest = shifted.amax(-1, keepdim=True)
-        shifted.sub_(largest)
-        chosen = shifted.gather(-1, tokens[:, None]).squeeze(-1)
-        weight = shifted.exp()
-        total = weight.sum(-1)
-        log_total = total.log()
-        # As above, a logit of −∞ adds nothing.
-        entropy = log_total - weight.mul_(shifted).nan_to_num_(0.0).sum(-1) / total
+        logits, tokens = logits.contiguous(), tokens.contiguous()
+        statistics = KERNELS.launch("row_statistics", logits, tokens, temperature)
+        if statistics is None:
+            statistics = row_statistics(logits, tokens, temperature)
+        logp, entropy, largest, total = statistics
         ctx.save_for_backward(logits, tokens, largest, total)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
-        return chosen - log_total, entropy
+        return logp, entropy
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        logits, tokens, largest, total = ctx.saved_tensors
-        gradient = gradients[0].float() / ctx.temperature
-        each = logits.float()
-        if ctx.temperature != 1.0:
-            each.div_(ctx.temperature)
-        # In place, so that the backward pass makes one float32 tensor of the logits and no more.
-        each.sub_(largest).exp_().mul_((-gradient / total)[:, None])
-        # One entry a row, so that no two additions meet: a GPU may refuse a scattered sum as out of order.
-        rows = torch.arange(len(tokens), device=tokens.device)
-        each[rows, tokens] += gradient
-        return each.to(logits.dtype), None, None
+        logits, *saved = ctx.saved_tensors
+        arguments = (*saved, gradients[0].float().contiguous(), ctx.temperature)
+        gradient = KERNELS.launch("row_gradient", logits, *arguments)
+        return row_gradient(logits, *arguments) if gradient is None else gradient, None, None
+
+
+def row_statistics(
+    logits: torch.Tensor, tokens: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`row_statistics` of head_kernels.py in plain torch."""
+    # Always a copy, since the logits have 16 bits: what follows may work in place.
+    shifted = logits.float()
+    # exp overflows in float32 above 88.
+    largest = shifted.amax(-1)
+    shifted.sub_(largest[:, None])
+    if temperature != 1.0:
+        shifted.div_(temperature)
+    chosen = shifted.gather(-1, tokens[:, None]).squeeze(-1)
+    weight = shifted.exp()
+    total = weight.sum(-1)
+    log_total = total.log()
+    # As above, a logit of −∞ adds nothing.
+    entropy = log_total - weight.mul_(shifted).nan_to_num_(0.0).sum(-1) / total
+    return chosen - log_total, entropy, largest, total
+
+
+def row_gradient(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    largest: torch.Tensor,
+    total: torch.Tensor,
+    weight: torch.Tensor,
+    temperature: float,
+) -> torch.Tensor:
+    """`row_gradient` of head_kernels.py in plain torch."""
+    gradient = weight / temperature
+    # In place, so that the backward pass makes one float32 tensor of the logits and no more.
+    each = logits.float().sub_(largest[:, None])
+    if temperature != 1.0:
+        each.div_(temperature)
+    each.exp_().mul_((-gradient / total)[:, None])
+    # One entry a row, so that no two additions meet: a GPU may refuse a scattered sum as out of order.
+    rows = torch.arange(len(tokens), device=tokens.device)
+    each[rows, tokens] += gradient
+    return each.to(logits.dtype)

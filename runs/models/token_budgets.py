@@ -122,6 +122,9 @@ class TokenBudget:
 BYTES_PER_LOGIT = 16
 """Of a piece of logits while its gradient is computed: in the model's precision, in float32, its exponentials
 and their gradient."""
+LARGER_PIECES = 4
+"""So many times as many logits go at once where the kernels of the head read them: these need the logits and
+their gradient in 16 bits, and nothing else."""
 LOGITS_SHARE = 16
 """Logits may take one in so many parts of a GPU's memory."""
 
