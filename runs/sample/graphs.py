@@ -21,6 +21,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 
+from grpobench.runs.models.head import has_triton
 from grpobench.runs.models.proof import length, random_tokens
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import gpu_memory, is_out_of_memory, summarize_error
@@ -150,9 +152,10 @@ class StaticBatch:
         batch: Decoding,
         end: torch.Tensor,
         recorder: StepRecorder | None = None,
+        kernels: Any = None,
     ) -> None:
         rows, device = grid.rows, end.device
-        self.grid, self.fused, self.end, self.recorder = grid, fused, end, recorder
+        self.grid, self.fused, self.end, self.recorder, self.kernels = grid, fused, end, recorder, kernels
         prompt_states = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
         self.last = torch.zeros(1, dtype=torch.long, device=device)
         self.cursor = Cursor(self.last, grid.columns)
@@ -194,8 +197,11 @@ class StaticBatch:
         self.cursor.width = width
         # In place, like everything here: a replay reads and writes where the recording did.
         self.position.add_(1)
-        cos, sin = (table.index_select(0, self.position) for table in self.rotary)
-        logits = self.fused.step(self, self.embedding, cos, sin)
+        if self.kernels:
+            logits = self.kernels.step_logits(self.fused, self, *self.rotary)
+        else:
+            cos, sin = (table.index_select(0, self.position) for table in self.rotary)
+            logits = self.fused.step(self, self.embedding, cos, sin)
         # Only now: the key of the token drawn last belongs into its column, not into the next one.
         self.last.add_(1)
         self.choose(logits)
@@ -219,13 +225,7 @@ class StaticBatch:
 
     def choose(self, logits: torch.Tensor) -> None:
         """Draw token number `last` from logits (R, V) and record it, as `Draws` and `WrittenTokens` do."""
-        grid = self.grid
-        # At temperature 0 the log-probabilities are those of 1.
-        logits = logits if grid.temperature in (0.0, 1.0) else logits / grid.temperature
-        logp = logits.log_softmax(-1)
-        uniform = self.noise.index_select(1, self.last).squeeze(1) if grid.temperature else None
-        greedy = self.greedy if grid.some_greedy else None
-        drawn, logp, entropy = choose(logp, uniform, greedy, grid.truncation)
+        drawn, logp, entropy = self._drawn(logits)
         if entropy is not None:
             self.entropy.index_copy_(1, self.last, entropy[:, None].float())
         self.tokens.index_copy_(1, self.last, drawn[:, None])
@@ -235,6 +235,21 @@ class StaticBatch:
         self.length.copy_(torch.where(self.stopped | ~now, self.length, self.last + 1))
         self.stopped.copy_(now)
         self.drawn.copy_(drawn)
+
+    def _drawn(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Tokens, log-probabilities and entropies as `choose` gives them."""
+        grid = self.grid
+        if self.kernels and grid.temperature and not grid.some_greedy and not grid.truncation.active:
+            drawn: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self.kernels.draw(
+                logits.contiguous(), self.noise, self.last, grid.temperature
+            )
+            return drawn
+        logits = logits.float()
+        # At temperature 0 the log-probabilities are those of 1.
+        logits = logits if grid.temperature in (0.0, 1.0) else logits / grid.temperature
+        uniform = self.noise.index_select(1, self.last).squeeze(1) if grid.temperature else None
+        greedy = self.greedy if grid.some_greedy else None
+        return choose(logits.log_softmax(-1), uniform, greedy, grid.truncation)
 
     def advance(self, width: int) -> None:
         """One step, with a recorder replayed from the second one of its width on. Raises RecordingError if it
@@ -317,8 +332,8 @@ class StaticBatch:
 class Graphs:
     """Decodes batches of `models`' policy by recorded steps."""
 
-    def __init__(self, models: RoleModels) -> None:
-        self.models = models
+    def __init__(self, models: RoleModels, kernels: Any = None) -> None:
+        self.models, self.kernels = models, kernels
         self.batches: dict[Grid, StaticBatch] = {}
         self.weights: Fused | None = None
         self.keeps = True
@@ -386,7 +401,9 @@ class Graphs:
                         )
                 # Outside of the recording: the table is the model's own tensor, which may move.
                 static.embedding.copy_(embed(static.drawn))
-                static.advance(min(static.grid.columns, bucket_width(t)))
+                # The kernels read the written columns, whatever the width: one recording serves them all.
+                columns = static.grid.columns
+                static.advance(columns if self.kernels else min(columns, bucket_width(t)))
             static.write(written, jobs, cells)
 
     @contextlib.contextmanager
@@ -403,7 +420,7 @@ class Graphs:
         static_batch = self.batches.pop(grid, None)
         if static_batch is None or not torch.equal(static_batch.end, end):
             # A clone of the end tokens, because recorded steps read that very tensor.
-            static_batch = StaticBatch(grid, self.weights, batch, end.clone(), self.recorder)
+            static_batch = StaticBatch(grid, self.weights, batch, end.clone(), self.recorder, self.kernels)
         self.batches[grid] = static_batch  # the last one used comes last
         return static_batch
 
@@ -494,20 +511,39 @@ def unordered() -> Iterator[None]:
 
 
 def proven(models: RoleModels, pad: int) -> Graphs | None:
-    """Recorded decoding, if it gives the log-probabilities of fused decoding, which is proven by itself.
-    None, with a warning, if it does not or if a step cannot be recorded."""
+    """Recorded decoding, if it gives the log-probabilities of fused decoding, which is proven by itself: with
+    the kernels, else without them. None, with a warning, if neither does or a step cannot be recorded."""
+    if kernels := step_kernels(models.device):
+        graphs = Graphs(models, kernels)
+        if not (reason := unproven(graphs, pad)):
+            return graphs
+        warnings.warn(f"decoding goes on without kernels of its own: {reason}", stacklevel=2)
     graphs = Graphs(models)
+    if not (reason := unproven(graphs, pad)):
+        return graphs
+    warn_unrecorded(reason)
+    return None
+
+
+def step_kernels(device: torch.device) -> Any:
+    """The module of Triton's kernels; None where there is no GPU or no Triton."""
+    if device.type != "cuda" or not has_triton():
+        return None
+    # Only here: without Triton, which comes with torch's builds for GPUs, it cannot be imported.
+    return importlib.import_module("grpobench.runs.sample.step_kernels")
+
+
+def unproven(graphs: Graphs, pad: int) -> str:
+    """Why recorded decoding cannot be used; empty: it gives the log-probabilities of fused decoding."""
     try:
         gaps = gaps_to_fused(graphs, pad)
-    except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # a compiler fails as it likes
         if is_out_of_memory(error):
             raise
-        warn_unrecorded(summarize_error(error))
-        return None
-    if not are_rounding(gaps, models.dtype):
-        warn_unrecorded(f"log-probabilities of recorded steps are off by up to {float(gaps.max()):.2g} nats")
-        return None
-    return graphs
+        return summarize_error(error)
+    if not are_rounding(gaps, graphs.models.dtype):
+        return f"log-probabilities of recorded steps are off by up to {float(gaps.max()):.2g} nats"
+    return ""
 
 
 def warn_unrecorded(reason: str) -> None:

@@ -28,6 +28,7 @@ class StepRecorder:
     def __init__(self) -> None:
         self._living_graphs: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
         self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     def pool(self) -> Any:
         """The handle of a pool that torch accepts now."""
@@ -40,7 +41,8 @@ class StepRecorder:
         load at their first call, which a recording must not do. Raises as `record`."""
 
         def run() -> None:
-            stream = torch.cuda.Stream()
+            # One for all steps: memory that a stream has used serves no other one.
+            stream = self._stream = self._stream or torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 step()
