@@ -1,5 +1,5 @@
-"""Checks that all ways to compute the same numbers agree on the device: decoding, packing, and draws by
-seed."""
+"""Checks that all ways to compute the same numbers agree on the device: decoding, packing, kernels, and draws
+by seed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.benchmarks.decoding import plainly, ways_of
 from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged
 from grpobench.benchmarks.sides import WORDS
+from grpobench.runs.models import head
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import Decoding
@@ -33,12 +34,20 @@ SHIFTED_QUANTILE = 1e-4
 that a token holds, where two completions of a seed part. Rounding moves the bounds of these parts, and most
 tokens of a large vocabulary hold little: with SmolLM2's 49,152, 5 of 18 completions of up to 96 tokens parted
 on an H200."""
+QWEN_VOCABULARY = 151_936
+LARGEST_NATS = 1e-4
+"""Between two sums in float32 of 151,936 exponentials in different orders: some 1e-6 of about 12 nats, and a
+few roundings of logits of up to 30 divided by a temperature."""
+LARGEST_ROUNDED_GRADIENT = 2**-8
+"""Relative distance of two gradients that differ by the last digit of float32 before they are rounded to
+bfloat16: at most that rounding, if every number of them fell on the other side."""
 Way = Callable[[], torch.Tensor]
 
 
 def equality(report: Report) -> None:
     """All checks, for the built-in model and a large one."""
     report.attempt("strict operators decode and draw", lambda: strict(report))
+    report.attempt("head: kernel and plain torch", lambda: head_kernels(report))
     for name, dtype in (("nano", "float32"), ("nano", "bfloat16"), (LARGE[report.small], "bfloat16")):
         model = ModelUnderTest(name, dtype, report)
         report.attempt(f"{model}: shared and fused decoding", model.decoding)
@@ -216,6 +225,35 @@ def strict(report: Report) -> Outcome:
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warns)
     return judged(count > 0, f"{count} completions; no operator was refused")
+
+
+def head_kernels(report: Report) -> Outcome:
+    """Log-probabilities, entropies and gradients of bfloat16 logits, of which some are −∞, by the kernels and
+    by plain torch."""
+    kernels = head.HeadKernels()
+    if not kernels.serve(torch.device(report.device)):
+        raise Skip("Triton has kernels for CUDA devices alone")
+    generator = torch.Generator(report.device).manual_seed(0)
+    logits = 4 * torch.randn(512, QWEN_VOCABULARY, generator=generator, device=report.device)
+    logits[::2, : QWEN_VOCABULARY // 2] = -torch.inf
+    logits = logits.bfloat16()
+    tokens = torch.randint(
+        QWEN_VOCABULARY // 2, QWEN_VOCABULARY, (512,), generator=generator, device=report.device
+    )
+    ours = kernels.launch("row_statistics", logits, tokens, 0.7)
+    if ours is None:
+        return judged(False, "the kernel failed; its warning says why")
+    theirs = head.row_statistics(logits, tokens, 0.7)
+    nats = max(float((a - b).abs().max()) for a, b in zip(ours[:2], theirs[:2], strict=True))
+    arguments = (logits, tokens, *ours[2:], torch.ones_like(ours[0]), 0.7)
+    gradient = kernels.launch("row_gradient", *arguments)
+    if gradient is None:
+        return judged(False, "the kernel of the gradient failed; its warning says why")
+    plain = head.row_gradient(*arguments).float()
+    # Of the whole: a number that lies between two of bfloat16 may become either.
+    far = float((gradient.float() - plain).norm() / plain.norm())
+    passes = nats <= LARGEST_NATS and far <= LARGEST_ROUNDED_GRADIENT
+    return judged(passes, f"largest difference {nats:.2g} nats, relative distance of gradients {far:.2g}")
 
 
 def prompts(loaded: Loaded) -> list[tuple[int, ...]]:

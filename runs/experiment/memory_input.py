@@ -14,14 +14,13 @@ from grpobench.runs.models import loading
 from grpobench.runs.models.memory_plan import (
     FLOAT32,
     NOTHING,
-    AdapterSize,
     Buffers,
     Decoded,
     MemoryInput,
     Packed,
     Recorded,
 )
-from grpobench.runs.models.model_shape import ModelShape, shape_of
+from grpobench.runs.models.model_shape import AdapterSize, ModelShape, shape_of
 from grpobench.runs.models.token_budgets import MICRO_BATCH_TOKENS, ModelError, most_logits
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import TINY, RunConfig, TrainConfig
@@ -162,16 +161,18 @@ def input_of(config: RunConfig, facts: PlanInput) -> MemoryInput:
 def decoding_of(
     facts: PlanInput, compute: int, sampling: Decoded, evaluating: Decoded, truncation: Truncation
 ) -> dict[str, Any]:
-    """How a model is decoded in this process. The copy of a Llama-like model's weights counts where it always
-    is; in bfloat16 decoding does without it where memory lacks."""
+    """How a model is decoded in this process. The copy of a Llama-like model's weights counts in float32, and
+    where the graphs' own copy stays, which is then refreshed from it; other copies in bfloat16 do not count,
+    because decoding does without them where memory lacks."""
     from grpobench.runs.sample.fused import MOST_COPIED
 
     shape, small = facts.shape, compute == FLOAT32 and facts.shape.trunk <= MOST_COPIED
     fuses = shape.llama_like and (small or compute < FLOAT32) and (sampling.rows or evaluating.rows)
     work = (sampling, evaluating, truncation)
     graphs = recorded(shape, 2 * compute, *work, facts.memory) if facts.gpu and fuses else None
+    refreshed = graphs is not None and compute * (shape.multiplied + shape.head) <= graphs.most_kept
     return {
-        "fused_copy": shape.llama_like and small,
+        "fused_copy": shape.llama_like and (small or refreshed),
         "cache_bytes": 2 * compute,
         "recorded": graphs,
     }

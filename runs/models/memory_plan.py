@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from grpobench.runs.models.model_shape import AFTER_ATTENTION, Linear, ModelShape
+from grpobench.runs.models.model_shape import AFTER_ATTENTION, AdapterSize, ModelShape
+from grpobench.runs.models.token_budgets import LARGER_PIECES
 
 FLOAT32: Final = 4
 """Bytes of a number."""
@@ -101,27 +102,6 @@ class Recorded:
     most_kept: int
     """Bytes that stay from one call of the sampler to the next, with a copy of the weights; where it would be
     more, nothing stays."""
-
-
-@dataclass(frozen=True)
-class AdapterSize:
-    """A low-rank adapter: the trunk's weights are frozen, and each of `targets` gets two small matrices."""
-
-    rank: int
-    targets: tuple[str, ...] = ()
-    """Names of linear layers; empty: all of the trunk."""
-
-    def has(self, linear: Linear) -> bool:
-        return not self.targets or linear.name in self.targets
-
-    def weights(self, shape: ModelShape) -> int:
-        """Trained weights."""
-        each = (
-            linear.weights // (linear.inputs * linear.outputs) * (linear.inputs + linear.outputs)
-            for linear in shape.linears
-            if self.has(linear)
-        )
-        return self.rank * sum(each)
 
 
 @dataclass(frozen=True)
@@ -215,6 +195,17 @@ class MemoryInput:
     def chunk_rows(self) -> int:
         """Tokens whose logits are computed at once."""
         return max(1, self.chunk // self.shape.vocabulary)
+
+    @property
+    def rounded(self) -> bool:
+        """Whether `RoundedLogits` reads the policy's logits, on a GPU by its kernels."""
+        return self.compute_bytes < FLOAT32 and not self.entropy_gradient
+
+    @property
+    def policy_rows(self) -> int:
+        """Tokens whose logits are computed at once for log-probabilities of tokens."""
+        larger = LARGER_PIECES if self.rounded and self.gpu else 1
+        return max(1, self.chunk * larger // self.shape.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -371,7 +362,7 @@ def activations(setup: MemoryInput, packed: Packed) -> int:
     rotary = 2 * FLOAT32 * shape.head_size * packed.tokens
     states = setup.weight_bytes * shape.hidden * packed.targets
     if setup.casts:
-        states += setup.compute_bytes * shape.hidden * min(packed.targets, setup.chunk_rows)
+        states += setup.compute_bytes * shape.hidden * min(packed.targets, setup.policy_rows)
     return trunks * (saved_bytes + rotary + states)
 
 
@@ -423,16 +414,26 @@ def cast_bytes(setup: MemoryInput) -> int:
 def head_workspace(setup: MemoryInput, packed: Packed) -> int:
     """What the output head holds at most in its backward pass: logits, and the gradient of its weights."""
     shape = setup.shape
-    rows = min(packed.targets, setup.chunk_rows)
-    copies = LOGIT_COPIES + ENTROPY_COPIES * setup.entropy_gradient
-    logits = FLOAT32 * rows * shape.vocabulary
+    rows = min(packed.targets, setup.policy_rows)
+    logits = rows * shape.vocabulary
+    behind = setup.compute_bytes if setup.rounded else 2 * FLOAT32  # when the gradient of the logits is there
     weight = 0 if setup.frozen else setup.weight_bytes * shape.head
     cast = setup.compute_bytes * shape.head if setup.casts else 0
     # The gradients of the pieces are added up beside that of the micro-batches before, and so is that of the
     # divergence, which comes first.
     added = packed.targets > rows or setup.divergence is not None
-    alone = max(copies * logits + weight * added, 2 * logits + weight * (1 + added)) + cast
+    most = logit_bytes(setup, gradient=True)
+    alone = max(most * logits + weight * added, behind * logits + weight * (1 + added)) + cast
     return max(alone, divergence_workspace(setup, packed) + cast)
+
+
+def logit_bytes(setup: MemoryInput, gradient: bool) -> int:
+    """Bytes of each logit of a piece while log-probabilities of tokens or their `gradient` are computed."""
+    if not setup.rounded:
+        copies = LOGIT_COPIES + ENTROPY_COPIES * setup.entropy_gradient
+        return FLOAT32 * (copies if gradient else FORWARD_LOGIT_COPIES)
+    # Kernels hold the logits and their gradient; plain torch two tensors in float32 beside the logits.
+    return setup.compute_bytes * (1 + gradient) if setup.gpu else setup.compute_bytes + 2 * FLOAT32
 
 
 def divergence_workspace(setup: MemoryInput, packed: Packed) -> int:
@@ -455,10 +456,10 @@ def divergence_workspace(setup: MemoryInput, packed: Packed) -> int:
 def kept_logits(setup: MemoryInput, packed: Packed) -> int:
     """Logits that stay from the forward pass to the backward pass: all of them if they are one chunk, and
     otherwise none."""
-    if packed.targets > setup.chunk_rows:
+    if packed.targets > setup.policy_rows:
         return 0
-    of = FLOAT32 if setup.entropy_gradient else setup.compute_bytes  # else `RoundedLogits` keeps them
-    return of * packed.targets * setup.shape.vocabulary
+    each = setup.compute_bytes if setup.rounded else FLOAT32
+    return each * packed.targets * setup.shape.vocabulary
 
 
 def teacher_workspace(setup: MemoryInput, packed: Packed) -> int:
@@ -499,9 +500,9 @@ def scoring(setup: MemoryInput) -> dict[str, int]:
     packed, shape = setup.scoring, setup.shape
     # A teacher whose divergence is differentiated is read in the updates.
     other = setup.teacher if setup.divergence is None else None
-    logits = FORWARD_LOGIT_COPIES * min(packed.targets, setup.chunk_rows)
+    logits = logit_bytes(setup, gradient=False) * min(packed.targets, setup.policy_rows)
     if setup.measures_kl:
-        logits = max(logits, KL_COPIES * min(packed.targets, max(1, setup.chunk_rows // 2)))
+        logits = max(logits, FLOAT32 * KL_COPIES * min(packed.targets, max(1, setup.chunk_rows // 2)))
     # Autocast keeps the copies of trained weights until the end of the trunk, and of others one at a time.
     cast_weights = shape.largest if setup.frozen else shape.multiplied
     moments = [
@@ -510,7 +511,7 @@ def scoring(setup: MemoryInput) -> dict[str, int]:
             "weight casts": setup.casts * setup.compute_bytes * cast_weights,
         },
         {
-            "logits": FLOAT32 * logits * shape.vocabulary,
+            "logits": logits * shape.vocabulary,
             "weight casts": setup.casts * setup.compute_bytes * shape.head,
         },
     ]

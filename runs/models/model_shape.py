@@ -117,6 +117,27 @@ class ModelShape:
         )
 
 
+@dataclass(frozen=True)
+class AdapterSize:
+    """A low-rank adapter: the trunk's weights are frozen, and each of `targets` gets two small matrices."""
+
+    rank: int
+    targets: tuple[str, ...] = ()
+    """Names of linear layers; empty: all of the trunk."""
+
+    def has(self, linear: Linear) -> bool:
+        return not self.targets or linear.name in self.targets
+
+    def weights(self, shape: ModelShape) -> int:
+        """Trained weights."""
+        each = (
+            linear.weights // (linear.inputs * linear.outputs) * (linear.inputs + linear.outputs)
+            for linear in shape.linears
+            if self.has(linear)
+        )
+        return self.rank * sum(each)
+
+
 def shape_of(name: str) -> ModelShape:
     """The sizes of a model by its name, folder or hub id. Reads config.json and no weights. Raises
     ModelError."""

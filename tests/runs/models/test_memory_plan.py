@@ -19,13 +19,12 @@ from grpobench.benchmarks.memory_peaks import most_allocated
 from grpobench.runs.experiment.memory_input import facts_of, input_of
 from grpobench.runs.experiment.memory_input import recorded as recorded_of
 from grpobench.runs.models import model_shape
-from grpobench.runs.models.head import token_divergence
+from grpobench.runs.models.head import token_divergence, token_statistics
 from grpobench.runs.models.memory_plan import (
     DIVERGENCE_COPIES,
     DRAW_BYTES,
     GRAPH_WORKSPACE,
     TRUNCATED_BYTES,
-    AdapterSize,
     Buffers,
     Decoded,
     MemoryInput,
@@ -35,9 +34,11 @@ from grpobench.runs.models.memory_plan import (
     divergence_workspace,
     forward_workspace,
     head_workspace,
+    logit_bytes,
     plan,
     saved_for_backward,
 )
+from grpobench.runs.models.model_shape import AdapterSize
 from grpobench.runs.models.packing import Cost, pack, packed_size
 from grpobench.runs.sample.draws import choose
 from grpobench.runs.settings.recipe import read_recipe
@@ -290,6 +291,38 @@ def test_tensors_of_a_divergence_are_what_torch_allocates(beta: float, kind: str
     tensors = most_allocated(profiler) / (4 * rows * vocabulary)
     # The gradient of the head, a quarter of such a tensor, comes when others are gone.
     assert tensors == pytest.approx(DIVERGENCE_COPIES[kind], rel=0.01)
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["values", "gradient"])
+def test_bytes_of_a_16_bit_logit_in_plain_torch_are_what_torch_allocates(gradient: bool) -> None:
+    rows, vocabulary = 64, 2000
+    head = torch.nn.Linear(8, vocabulary, bias=False, dtype=torch.bfloat16)
+    states = torch.randn(rows, 8, dtype=torch.bfloat16, requires_grad=gradient)
+    target = torch.zeros(rows, dtype=torch.long)
+    with (
+        torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+        ) as profiler,
+        torch.set_grad_enabled(gradient),
+    ):
+        logp, _ = token_statistics(states, head, target, 0.7, 10**9, False)
+        if gradient:
+            logp.sum().backward()
+    planned = logit_bytes(large(compute_bytes=2, gpu=False), gradient)
+    assert most_allocated(profiler) / (rows * vocabulary) == pytest.approx(planned, rel=0.01)
+
+
+def test_kernels_of_the_head_hold_16_bit_logits_and_their_gradient_in_larger_pieces() -> None:
+    """512 targets of 152,064 logits, 100 tokens at once in float32, 400 where a kernel reads them."""
+    inputs = large(compute_bytes=2, chunk=100 * 152064)
+    head, cast = 4 * 152064 * 3584, 2 * 152064 * 3584
+    logits = 400 * 152064
+    assert head_workspace(inputs, inputs.training) == 2 * logits + 2 * head + cast
+    assert logit_bytes(inputs, gradient=False) == 2
+    entropy = dataclasses.replace(inputs, entropy_gradient=True)
+    assert head_workspace(entropy, inputs.training) == 2 * 4 * logits // 4 + 2 * head + cast
+    frozen = dataclasses.replace(inputs, adapter=AdapterSize(16))
+    assert head_workspace(frozen, inputs.training) == 4 * logits + cast
 
 
 def measured_for_backward(model: Any, tokens: int, low: bool) -> int:
