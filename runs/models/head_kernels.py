@@ -21,7 +21,9 @@ LOWEST = tl.constexpr(-1e30)
 logits of −∞."""
 
 
-@triton.jit
+# Single numbers are read from the pointers that are excepted, and these may be parts of other tensors: Triton
+# would compile once more for those that lie at a multiple of 16 bytes.
+@triton.jit(do_not_specialize_on_alignment=["tokens"])
 def _row_statistics(
     logits,
     tokens,
@@ -63,7 +65,7 @@ def _row_statistics(
     tl.store(total + row, sum_of_weights)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["tokens", "weight"])
 def _row_gradient(
     logits,
     tokens,

@@ -336,6 +336,15 @@ def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, recipe_folder: 
     assert held_bytes(False) - before == pytest.approx(parts["training"][0], rel=0.05)
 
 
+@pytest.mark.parametrize(("memory", "counts"), [(100, True), (80, False)])
+def test_a_copy_in_bfloat16_counts_where_it_refreshes_that_of_the_graphs(
+    recipe_folder: Path, memory: int, counts: bool
+) -> None:
+    """2.88 GiB of weights stay with the graphs if they are at most a 32nd of the memory."""
+    facts = PlanInput(shape_of("random:1.5b"), 50, True, (), memory * 2**30)
+    assert input_of(config_of("model.dtype=bfloat16"), facts).fused_copy == counts
+
+
 def test_what_is_not_decoded_by_graphs_keeps_nothing_for_them(recipe_folder: Path) -> None:
     """A large model in float32 is decoded by its own forward pass, and vLLM in memory of its own."""
     facts = PlanInput(shape_of("seven"), 50, True)
