@@ -198,7 +198,7 @@ def recorded(
         grid = grid_for(work.prompts, most, work.prompt_tokens, work.completion_tokens, 1.0, False)
         grid = replace(grid, truncation=limits)
         token_bytes = shape.layers * shape.keys * cache_bytes
-        return Buffers(grid.cache_bytes(token_bytes), grid.graph_bytes(shape.vocabulary))
+        return Buffers(grid.cache_bytes(token_bytes), grid.graph_bytes(shape.vocabulary, kernels=True))
 
     return Recorded(buffers(sampling, truncation), buffers(evaluating, FULL), most_kept(memory))
 

@@ -49,8 +49,9 @@ from one call of the sampler to the next. Larger ones are made anew in every cal
 while the model is trained."""
 MOST_KEPT = 8
 """Most grids that are kept from call to call."""
-PER_LOGIT = 40
-"""Bytes that a graph holds for each logit: the draw is made in float64."""
+PER_LOGIT, PER_READ_LOGIT = 40, 4
+"""Bytes that a graph holds for each logit: torch's operations make the draw in float64, kernels read the
+logits and write nothing of their size."""
 PER_TRUNCATED = 40
 """Bytes that it holds for each logit in addition where the distribution is truncated."""
 CHECK_INTERVAL = 8
@@ -82,9 +83,15 @@ class Grid:
         """Bytes of its cache, where the keys and values of a token take `token_bytes`."""
         return (self.prompts * self.prompt_columns + self.rows * self.columns) * token_bytes
 
-    def graph_bytes(self, vocabulary: int) -> int:
-        """Bytes that its graphs take for what a step computes on its way."""
-        return (PER_LOGIT + PER_TRUNCATED * self.truncation.active) * self.rows * vocabulary
+    @property
+    def is_plain(self) -> bool:
+        """Whether every token is drawn from the full distribution, which kernels can do."""
+        return bool(self.temperature) and not self.some_greedy and not self.truncation.active
+
+    def graph_bytes(self, vocabulary: int, kernels: bool) -> int:
+        """Bytes that its graphs take for what a step computes, by kernels or torch's operations."""
+        each = PER_LOGIT + PER_TRUNCATED * self.truncation.active
+        return (PER_READ_LOGIT if kernels and self.is_plain else each) * self.rows * vocabulary
 
 
 def bucket(size: int, least: int = 1) -> int:
@@ -185,7 +192,7 @@ class StaticBatch:
             for pair in prompt_states
             for tensor in pair
         )
-        self.nbytes = grid.cache_bytes(sum(of_token)) + grid.graph_bytes(width)
+        self.nbytes = grid.cache_bytes(sum(of_token)) + grid.graph_bytes(width, kernels is not None)
 
     # The step
 
@@ -239,7 +246,7 @@ class StaticBatch:
     def _drawn(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Tokens, log-probabilities and entropies as `choose` gives them."""
         grid = self.grid
-        if self.kernels and grid.temperature and not grid.some_greedy and not grid.truncation.active:
+        if self.kernels and grid.is_plain:
             drawn: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self.kernels.draw(
                 logits.contiguous(), self.noise, self.last, grid.temperature
             )

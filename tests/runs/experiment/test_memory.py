@@ -34,7 +34,7 @@ from grpobench.runs.models.model_files import SHAPES
 from grpobench.runs.models.model_shape import shape_of
 from grpobench.runs.models.packing import Cost, micro_batches, pack
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.sample.graphs import PER_LOGIT, Graphs
+from grpobench.runs.sample.graphs import PER_READ_LOGIT, Graphs
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Request
 from grpobench.runs.settings.config import RunConfig, SamplerConfig, TrainConfig
@@ -331,7 +331,7 @@ def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, recipe_folder: 
     sampler.sample(requests, 64, 1.0)
     gc.collect()
     (batch,) = sampler.graphs.batches.values()
-    assert parts["training"][1] == PER_LOGIT * batch.grid.rows * facts.shape.vocabulary
+    assert parts["training"][1] == PER_READ_LOGIT * batch.grid.rows * facts.shape.vocabulary
     # What is left out: 24 bytes for each token that is written, and a few tables.
     assert held_bytes(False) - before == pytest.approx(parts["training"][0], rel=0.05)
 

@@ -166,7 +166,7 @@ def test_a_truncated_draw_holds_no_more_than_the_plan_says(limits: Truncation) -
 def test_a_truncated_distribution_takes_more_while_rollouts_are_sampled() -> None:
     recorded = recorded_of(large().shape, 8, DECODED, DECODED, Truncation(top_p=0.9))
     full = recorded_of(large().shape, 8, DECODED, DECODED, FULL)
-    assert recorded.sampling.workspace == 2 * full.sampling.workspace  # 40 bytes a logit, and as many more
+    assert recorded.sampling.workspace == 20 * full.sampling.workspace  # 80 bytes a logit; kernels take 4
     assert recorded.evaluating == full.evaluating
     phases = [
         plan(large(sampling=dataclasses.replace(DECODED, truncated=truncated))) for truncated in (False, True)
