@@ -34,8 +34,6 @@ LONGEST_ENCODED = 16
 BYTES_OF_A_TOKEN = 3
 """Bytes of text of a token where no tokenizer is there: fewer than usual, so that prompts are not taken for
 shorter than they are."""
-LEAST_FLEX = 1024
-"""Tokens of a micro-batch from which `model.attention = "auto"` needs no dense mask on a GPU."""
 TRIED = 256
 """Rows and columns of the parameter with which an optimizer's state is measured."""
 
@@ -135,7 +133,7 @@ def input_of(config: RunConfig, facts: PlanInput) -> MemoryInput:
         optimizer_bytes=optimizer_bytes(config.train, config.beside),
         offload=config.train.offload_optimizer,
         checkpointing=config.train.activation_checkpointing,
-        dense_mask=not is_flex(config, facts.gpu),
+        dense_mask=not is_flash(config, facts),
         adapter=adapter,
         past=config.sampler.lag,
         measures_kl=config.evaluate.kl_base,
@@ -218,12 +216,13 @@ def adapter_of(config: RunConfig) -> AdapterSize | None:
     return None if adapter is None else AdapterSize(adapter.rank, tuple(adapter.targets))
 
 
-def is_flex(config: RunConfig, gpu: bool) -> bool:
-    """Whether packed sequences attend without a dense mask, if torch can compile that."""
-    attention = config.model.attention
-    if config.train.devices > 1:
-        return False
-    return attention == "flex" or (attention == "auto" and gpu and budget_of(config, gpu) >= LEAST_FLEX)
+def is_flash(config: RunConfig, facts: PlanInput) -> bool:
+    """Whether packed sequences attend without a dense mask, on a GPU that has the kernel."""
+    from grpobench.runs.models.attention import serves_heads
+
+    model = config.model
+    able = facts.gpu and model.dtype != "float32" and serves_heads(facts.shape.head_size)
+    return able and model.attention != "sdpa" and config.train.devices == 1
 
 
 def budget_of(config: RunConfig, gpu: bool) -> int:
@@ -255,7 +254,7 @@ def packed(config: RunConfig, facts: PlanInput, prompts: int) -> Packed:
         preflight.limit_of(config),
         budget_of(config, facts.gpu),
         per_row_group,
-        is_flex(config, facts.gpu),
+        is_flash(config, facts),
     )
 
 
@@ -268,10 +267,10 @@ def packed_sizes(
     completion: int,
     budget: int,
     per_row_group: int,
-    unsplit: bool,
+    flash: bool,
 ) -> Packed:
-    """The largest micro-batch as `packing.py` makes it. With `unsplit` a group is one sequence whatever
-    attention costs."""
+    """The largest micro-batch as `packing.py` makes it. With `flash` a group is one sequence whatever
+    attention costs, and each completion has its prompt's keys."""
     import torch
 
     from grpobench.runs.models.packing import Cost, micro_batches, packed_size
@@ -283,10 +282,11 @@ def packed_sizes(
     row_group = batch.group * group_size + (number % group_size) // per_row_group
     parts = micro_batches(batch, row_group, budget)
     rows = max(parts, key=len)
-    pair = 0.0 if unsplit else 2.0 * shape.hidden * shape.layers
+    pair = 0.0 if flash else 2.0 * shape.hidden * shape.layers
     cost = Cost(token=shape.used, pair=pair)
     sequences, length = packed_size(batch[rows], cost)
-    return Packed(sequences, length, len(rows) * completion, len(parts) > 1)
+    keys = sequences * length + len(rows) * prompt_tokens if flash else 0
+    return Packed(sequences, length, len(rows) * completion, len(parts) > 1, keys)
 
 
 def lengths_alone(prompts: int, group_size: int, prompt_tokens: int, completion: int) -> Any:

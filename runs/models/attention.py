@@ -1,119 +1,142 @@
-"""Attention over packed sequences without a dense mask: FlexAttention with a mask of blocks."""
+"""Attention over packed sequences without a dense mask: FlashAttention over sequences of unequal lengths."""
 
 # Completions of one sequence do not see each other, so most of its (L, L) pairs are masked. A dense mask
-# takes L² bytes and has all pairs computed. A block mask lists, for each 128 queries, the blocks of 128 keys
-# of which any is seen, and only these are computed: its size is (L/128)².
+# takes L² bytes and has all pairs computed. A kernel for sequences of unequal lengths gets each completion
+# with the keys of its prompt before its own (`VariableLengths`) and computes the pairs that are seen. It is
+# part of torch and compiles nothing, so it pays at every width.
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
-from grpobench.runs.models.packing import PADDING, PROMPT, Cost, Pack
+from grpobench.runs.models.packing import PADDING, Cost, HostRows, Pack, VariableLengths, pack_rows
 from grpobench.runs.models.token_budgets import ModelError, first_line, is_out_of_memory
 
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
-
-BLOCK = 128
-"""Queries and keys of a block, FlexAttention's own choice on a GPU."""
 NAME = "grpobench_packed"
 """Of the attention function, in transformers' registry."""
 UNSPLIT = Cost(1.0, 0.0)
 """What a forward pass costs where masked pairs cost nothing: a group is never split over sequences."""
-LEAST = 1024
-"""Columns of the narrowest pack that gets a block mask. Below, a dense mask is at most 1 MB a sequence, and
-nothing needs to be compiled."""
-MOST_APART = {torch.float32: 1e-3, torch.bfloat16: 0.1}
-"""Largest relative difference between FlexAttention and the dense mask, of states and gradients: a wrong mask
+TYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
+"""Types that the kernel computes in."""
+LARGEST_HEAD = 256
+HEAD_MULTIPLE = 8
+"""The kernel takes heads of up to 256 channels, in multiples of 8."""
+CAPABILITY = (8, 0)
+"""Of the oldest GPU with the kernel: an A100."""
+MOST_APART = 0.1
+"""Largest relative difference between the kernel and the dense mask, of states and gradients: a wrong mask
 makes it about 1, rounding in several layers a few hundredths in bfloat16."""
+COMPARED = 256
+"""Positions of the longest completion with its prompt in that comparison, several blocks of the kernel."""
 
 
 class PackedAttention:
-    """Which mask packs get: dense, or of blocks where FlexAttention has shown that it computes the same.
+    """Which attention packs get: with a dense mask, or FlashAttention where it has shown that it computes the
+    same.
 
-    `implementation` is `sdpa` (always dense), `flex`, or `auto`: FlexAttention on a CUDA device, and dense
-    masks with a warning if it fails there. Raises ModelError for `flex` on a CPU.
+    `implementation` is `sdpa` (always dense), `flash`, or `auto`: FlashAttention where the device, the type
+    of numbers and the model allow it, and dense masks with a warning if it fails there. Raises ModelError for
+    `flash` where they do not.
     """
 
-    def __init__(self, language: Any, implementation: str, device: torch.device) -> None:
-        if implementation == "flex" and device.type != "cuda":
-            raise ModelError(
-                f"FlexAttention has no backward pass on a device of type {device.type}; set model.attention "
-                '= "auto"'
-            )
-        ordered = torch.are_deterministic_algorithms_enabled()
-        strict = ordered and not torch.is_deterministic_algorithms_warn_only_enabled()
-        self.demanded = implementation == "flex"
-        self.flex = self.demanded or (implementation == "auto" and device.type == "cuda" and not strict)
-        self.proven = False
-        self.least = LEAST
-        if self.flex:
-            use(language)
+    def __init__(self, language: Any, implementation: str, device: torch.device, dtype: torch.dtype) -> None:
+        why_not = "" if implementation == "sdpa" else obstacle(language, device, dtype)
+        self.demanded = implementation == "flash"
+        if self.demanded and why_not:
+            raise ModelError(f'FlashAttention {why_not}; set model.attention = "auto"')
+        self.flash = implementation != "sdpa" and not why_not
+        self.proven: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """Trunks, each of which the kernel must serve: a teacher is a model of another kind."""
 
-    def mask(self, trunk: nn.Module, layout: Pack) -> torch.Tensor | BlockMask:
-        """The mask of a pack for a forward pass of a trunk, to be asked for in the precision of the pass."""
-        if not self.flex or layout.tokens.shape[1] < self.least:
-            return layout.mask()
-        if not self.proven:
+    def serves(self, dtype: torch.dtype) -> bool:
+        """Whether packs that are computed in this type need no dense mask. A check of a model computes in
+        float32, whatever the run does."""
+        return self.flash and dtype in TYPES
+
+    def mask(self, trunk: nn.Module, layout: Pack) -> torch.Tensor | VariableLengths:
+        """What stands for the mask of a pack in a forward pass of a trunk, to be asked for in the precision
+        of the pass."""
+        if layout.parts is not None and self.flash and trunk not in self.proven:
             self._prove(trunk)
-        return block_mask(layout) if self.flex else layout.mask()
+        return layout.parts if layout.parts is not None and self.flash else layout.mask()
 
     def _prove(self, trunk: nn.Module) -> None:
-        """At the first pack that needs it: compare FlexAttention with a dense mask, forward and backward."""
+        """At the first pack that needs it: compare FlashAttention with a dense mask, forward and backward."""
+        use(trunk)
         try:
-            apart, most = difference(trunk)
+            apart = difference(trunk)
             # In this form NaN is a difference, too.
-            why = "" if apart <= most else f"it differs from a dense mask by {apart:.2g} of the size"
-        except Exception as error:  # a compiler fails as it likes
+            why = "" if apart <= MOST_APART else f"it differs from a dense mask by {apart:.2g} of the size"
+        except Exception as error:  # a kernel fails as it likes
             if is_out_of_memory(error):
                 raise  # a retry with fewer tokens compares again
             why = first_line(error)
-        self.proven = True
+        self.proven.add(trunk)
         if not why:
             return
         if self.demanded:
-            raise ModelError(f'FlexAttention cannot be used: {why}; set model.attention = "sdpa"')
-        self.flex = False
-        warnings.warn(f"packed sequences get dense masks, because FlexAttention failed: {why}", stacklevel=2)
+            raise ModelError(f'FlashAttention cannot be used: {why}; set model.attention = "sdpa"')
+        self.flash = False
+        warnings.warn(f"packed sequences get dense masks, because FlashAttention failed: {why}", stacklevel=2)
 
 
-def difference(trunk: nn.Module) -> tuple[float, float]:
-    """(the larger relative difference of states and gradients between both masks, the largest allowed one),
-    on a pack of several blocks."""
+def obstacle(language: Any, device: torch.device, dtype: torch.dtype) -> str:
+    """Why the kernel cannot serve a model on a device in a type of numbers; empty if it can."""
+    if device.type != "cuda":
+        return f"needs a CUDA device, and this one is of type {device.type}"
+    if torch.cuda.get_device_capability(device) < CAPABILITY:
+        return "needs a GPU of compute capability 8.0 or more"
+    if dtype not in TYPES:
+        return f'computes in bfloat16 and float16 alone, and model.dtype is "{str(dtype).split(".")[-1]}"'
+    config = language.config.get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return "" if serves_heads(size) else f"has no kernel for heads of {size} channels"
+
+
+def serves_heads(size: int) -> bool:
+    return size <= LARGEST_HEAD and size % HEAD_MULTIPLE == 0
+
+
+def difference(trunk: nn.Module) -> float:
+    """The larger relative difference of states and gradients between the kernel and the dense mask, on a pack
+    of two prompts with completions of several lengths, of which one sees a part of its prompt only."""
     embeddings: Any = trunk.get_input_embeddings()  # type: ignore[operator]
     device = embeddings.weight.device
-    positions = getattr(trunk.config, "max_position_embeddings", None) or BLOCK
-    # Half a block, so that every block holds parts of two segments, which a wrong mask would mix up.
-    half = max(1, min(BLOCK, positions) // 2)  # of a prompt, and of each completion
-    count = 3 * BLOCK // half
-    numbers = torch.arange(half)
-    segment = torch.arange(count + 1).repeat_interleave(half)[None]
-    position = torch.cat([numbers, *[half + numbers] * count])[None]
-    # Not the global generator: runs with and without FlexAttention must draw the same numbers later.
+    positions = getattr(trunk.config, "max_position_embeddings", None) or COMPARED
+    half = max(1, min(COMPARED, positions) // 2)  # of a prompt, and of the longest completion
+    prompts, lengths = [half, max(1, half // 2), half, max(1, half // 3)], [half, half // 3 + 1, half, half]
+    # Not the global generator: runs with and without the kernel must draw the same numbers later.
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, embeddings.num_embeddings, segment.shape, generator=generator)
-    nothing = torch.zeros(0, dtype=torch.long, device=device)
-    layout = Pack(
-        tokens.to(device),
-        position.to(device),
-        segment.to(device),
-        *[nothing] * 7,  # the masks read the first three fields only
-    )
+    tokens = torch.randint(0, embeddings.num_embeddings, (2, len(prompts), half), generator=generator)
+    prompt, completion = tokens.numpy()
+    mask, groups = np.ones_like(completion, dtype=bool), [0, 0, 0, 1]
+    rows = HostRows(prompts, lengths, groups, prompt, completion, mask, None)
+    layout = pack_rows(rows, tokens[1].to(device), UNSPLIT, parts=True)
     states_and_gradients: list[tuple[torch.Tensor, torch.Tensor]] = []
+    # What padding sees is not the same in both.
+    token = (layout.segment != PADDING)[..., None]
     # The first pack may be read without gradient, and the backward pass must be compared all the same.
     with torch.enable_grad():
-        for mask in (layout.mask(), block_mask(layout)):
+        for either_mask in (layout.mask(), layout.parts):
             # The gradient of the inputs, not of weights: these may be frozen, and their `.grad` must stay
             # empty.
             inputs = embeddings(layout.tokens).detach().requires_grad_()
             output: Any = trunk(
-                inputs_embeds=inputs, attention_mask=mask, position_ids=layout.position, use_cache=False
+                inputs_embeds=inputs,
+                attention_mask=either_mask,
+                position_ids=layout.position,
+                use_cache=False,
             )
-            states = output.last_hidden_state
+            states = output.last_hidden_state * token
             # A new generator for each mask: both get the same weights, else their gradients would differ.
             weight = torch.randn(states.shape, generator=torch.Generator().manual_seed(1)).to(states)
             (gradient,) = torch.autograd.grad((states * weight).sum(), inputs)
@@ -123,16 +146,13 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
         ((first - other).norm() / first.norm()).item()
         for first, other in zip(*states_and_gradients, strict=True)
     ]
-    # Under autocast the layers compute in another type than that of the weights.
-    computed = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    return max(apart), MOST_APART.get(computed or embeddings.weight.dtype, MOST_APART[torch.bfloat16])
+    return float(max(apart))
 
 
-def use(language: Any) -> None:
-    """Have a language model attend by FlexAttention where it gets a block mask, and as before elsewhere."""
-    from torch.nn.attention.flex_attention import BlockMask
+def use(trunk: Any) -> None:
+    """Have a trunk attend by FlashAttention where it gets `VariableLengths`, and as before
+    elsewhere."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.integrations.flex_attention import flex_attention_forward
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import sdpa_mask
 
@@ -141,89 +161,119 @@ def use(language: Any) -> None:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: torch.Tensor | BlockMask | None,
+        attention_mask: torch.Tensor | VariableLengths | None,
         **settings: Any,
     ) -> Any:
         # By the mask and not by a switch: with activation checkpointing, layers run again when no switch of
         # the forward pass is set any more.
-        flex = isinstance(attention_mask, BlockMask)
-        function: Any = flex_attention_forward if flex else sdpa_attention_forward
-        return function(module, query, key, value, attention_mask, **settings)
+        if isinstance(attention_mask, VariableLengths):
+            return attend_within(query, key, value, attention_mask, settings.get("scaling")), None
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
+
+    def mask(**settings: Any) -> Any:
+        # transformers asks for a mask whenever it is not handed a tensor of four dimensions.
+        parts = settings.get("attention_mask")
+        return parts if isinstance(parts, VariableLengths) else sdpa_mask(**settings)
 
     AttentionInterface.register(NAME, attend)
-    # Without a mask function under this name transformers hands no mask at all to the attention.
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    language.set_attn_implementation(NAME)
+    AttentionMaskInterface.register(NAME, mask)
+    trunk.set_attn_implementation(NAME)
 
 
-def block_mask(layout: Pack, block: int = BLOCK) -> BlockMask:
-    """The mask of a pack, (S, 1, L, L), in blocks. It lets every token of prompt and completions see what
-    `Pack.mask` lets it see; padding sees itself alone.
+def attend_within(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    parts: VariableLengths,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Causal attention of queries (S, A, L, D) to keys and values (S, K, L, D) within the parts of a pack:
+    (S, L, A, D). K divides A, and `scale` is D^(−1/2) unless it is given."""
+    device = query.device.type
+    # Rotary positions leave float32 under autocast, which knows nothing of this kernel.
+    computed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
+    states = [states.to(computed).transpose(1, 2).flatten(0, 1) for states in (query, key, value)]
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    attended: torch.Tensor = AttentionWithin.apply(*states, parts, factor)  # type: ignore[no-untyped-call]
+    return attended.view(parts.shape[0], parts.shape[2], *attended.shape[1:])
 
-    Blocks are compared by their first and last segment, so no tensor here has L × L elements.
-    """
-    from torch.nn.attention.flex_attention import BlockMask
 
-    length = layout.tokens.shape[1]
-    reach = torch.full_like(layout.segment, length) if layout.reach is None else layout.reach
-    segment = layout.segment
+class AttentionWithin(torch.autograd.Function):
+    """The kernel over queries (S · L, A, D) and keys and values (S · L, K, D), of which it gets the copies
+    (M, K, D). The copies are made again for the backward pass: kept, they would take a prompt's memory for
+    each completion and layer."""
 
-    def visible(
-        sequence: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        parts: VariableLengths,
+        scale: float,
     ) -> torch.Tensor:
-        ours, theirs = segment[sequence, query], segment[sequence, key]
-        prompt = (theirs == PROMPT) & (key < reach[sequence, query]) & (ours != PADDING)
-        same = (theirs == ours) & (ours != PADDING)
-        return ((prompt | same) & (key <= query)) | (key == query)
+        keys, values = _copied(parts, key, value)
+        attended, *beside = flash(query, keys, values, parts, scale)
+        ctx.save_for_backward(query, key, value, attended, *beside)
+        ctx.parts, ctx.scale = parts, scale
+        return attended
 
-    partial, full = compare_blocks(segment, reach, block)
-    # int32 and contiguous, as torch's own create_block_mask makes them for the kernels.
-    counts = [which.sum(-1, dtype=torch.int32)[:, None] for which in (partial, full)]
-    # The numbers of the blocks in question first, in order, as from_kv_blocks wants them.
-    order = [
-        which.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)[:, None]
-        for which in (partial, full)
-    ]
-    return BlockMask.from_kv_blocks(
-        counts[0],
-        order[0].contiguous(),
-        counts[1],
-        order[1].contiguous(),
-        BLOCK_SIZE=block,
-        mask_mod=visible,
-        seq_lengths=(length, length),
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, attended, *beside = ctx.saved_tensors
+        parts: VariableLengths = ctx.parts
+        keys, values = _copied(parts, key, value)
+        of_query, *of_copies = flash_backward(
+            gradient, query, keys, values, attended, beside, parts, ctx.scale
+        )
+        return of_query, *map(parts.sum_copies, of_copies), None, None
+
+
+def _copied(parts: VariableLengths, *states: torch.Tensor) -> list[torch.Tensor]:
+    return [each.index_select(0, parts.columns) for each in states]
+
+
+def flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: VariableLengths, scale: float
+) -> tuple[torch.Tensor, ...]:
+    """The kernel of torch: (N, A, D) from queries (N, A, D) and keys and values (M, K, D), and what its
+    backward pass needs: log-sum-exp, and two tensors for dropout, of which there is none."""
+    lengths = parts.query_ends, parts.key_ends, parts.most_queries, parts.most_keys
+    outputs = torch.ops.aten._flash_attention_forward(
+        query, key, value, *lengths, 0.0, True, False, scale=scale
     )
+    return tuple(outputs[:4])
 
 
-def compare_blocks(
-    segment: torch.Tensor, reach: torch.Tensor, block: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of segments and reaches (S, L): bool (S, Q, K), which blocks of keys a block of queries sees in part,
-    and which in full. A block seen in part may turn out not to be seen; others are exact."""
-    length = segment.shape[1]
-    count = -(-length // block)
-    # Padding comes last, and so do larger numbers: within a sequence segments only grow.
-    last = length + 1
-    grown = segment.masked_fill(segment == PADDING, last)
-    # Columns that only fill up the last block count as padding, which sees nothing but itself.
-    blocks = torch.nn.functional.pad(grown, (0, count * block - length), value=last).unflatten(
-        1, (count, block)
-    )
-    # The same columns must not lower the shortest reach of their block.
-    shortest = torch.nn.functional.pad(reach, (0, count * block - length), value=length)
-    shortest = shortest.unflatten(1, (count, block)).amin(-1)
-    low, high = blocks.amin(-1), blocks.amax(-1)
-    query_low, query_high = low[:, :, None], high[:, :, None]
-    key_low, key_high = low[:, None, :], high[:, None, :]
-    index = torch.arange(count, device=segment.device)
-    before, same = index[None, None, :] < index[None, :, None], index[None, None, :] == index[None, :, None]
-    tokens = query_low < last
-    # The diagonal always, since every token sees itself; and as segments only grow, an earlier block shares
-    # one with this only if it reaches up to it.
-    visible = same | (before & tokens & ((key_low == PROMPT) | (key_high >= query_low)))
-    ends = (index[None, None, :] + 1) * block
-    prompt = (key_high == PROMPT) & (query_high < last) & (shortest[:, :, None] >= ends)
-    same_segment = (query_low == query_high) & (key_low == key_high) & (query_low == key_low) & tokens
-    # A block on the diagonal is never full: it holds keys behind its queries.
-    full = before & (prompt | same_segment)
-    return visible & ~full, full
+def flash_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attended: torch.Tensor,
+    beside: list[torch.Tensor],
+    parts: VariableLengths,
+    scale: float,
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of queries (N, A, D), and of keys and values (M, K, D)."""
+    log_sum_exp, *dropout = beside
+    lengths = parts.query_ends, parts.key_ends, parts.most_queries, parts.most_keys
+    with strictly():
+        gradients: tuple[torch.Tensor, ...] = torch.ops.aten._flash_attention_backward(
+            *(gradient, query, key, value, attended, log_sum_exp, *lengths, 0.0, True, *dropout), scale=scale
+        )
+    return gradients
+
+
+@contextmanager
+def strictly() -> Iterator[None]:
+    """Within, torch takes operators that add in one order where that was preferred before. Its kernel does so
+    only on demand: where torch may warn instead, the kernel warns."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(enabled)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)

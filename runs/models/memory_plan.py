@@ -50,6 +50,8 @@ class Packed:
     targets: int
     several: bool = False
     """Whether there are more micro-batches of the same update, whose gradients are added up."""
+    keys: int = 0
+    """Copied for attention without a dense mask: a prompt's once more for each completion."""
 
     @property
     def tokens(self) -> int:
@@ -268,17 +270,15 @@ def standing(setup: MemoryInput) -> dict[str, int]:
     policy, critic = setup.trained
     trained = policy + critic
     lora_size = setup.adapter.weights(shape) if setup.adapter else 0
+    copied = setup.critic * (shape.trunk + shape.hidden + 1)
     here = not setup.offload
+    masters = setup.master and here and weight < FLOAT32 and not setup.adapter
     parts = {
         "policy": weight * shape.parameters + FLOAT32 * (lora_size + setup.value_head * (shape.hidden + 1)),
         # Policy, reference and critic share the weights beside their adapters.
         "reference": weight * shape.parameters * (setup.reference and not setup.adapter),
-        "critic": FLOAT32 * critic
-        if setup.adapter
-        else setup.critic * weight * (shape.trunk + shape.hidden + 1),
-        "master weights": FLOAT32
-        * trained
-        * (setup.master and here and weight < FLOAT32 and not setup.adapter),
+        "critic": FLOAT32 * critic if setup.adapter else weight * copied,
+        "master weights": FLOAT32 * trained * masters,
         "optimizer": round(setup.optimizer_bytes * trained) * here,
         "earlier weights": setup.past * (FLOAT32 * lora_size if setup.adapter else weight * shape.parameters),
         "base policy": weight * shape.parameters * (setup.base_policy and not setup.gpu),
@@ -377,8 +377,8 @@ def saved_for_backward(setup: MemoryInput, length: int) -> int:
     saved_bytes += _kept_inputs(setup)
     # Queries, keys, values, the result, its log-sum-exp, and the mask's row.
     keys = shape.attention if setup.dense_mask else shape.keys  # a dense mask repeats them for each head
-    row = length * setup.dense_mask
-    saved_bytes += shape.layers * (compute * (2 * shape.attention + 2 * keys + row) + FLOAT32 * shape.heads)
+    attention = 2 * shape.attention + 2 * keys + length * setup.dense_mask
+    saved_bytes += shape.layers * (compute * attention + FLOAT32 * shape.heads)
     # A gate before and behind its activation function, and what it is multiplied with.
     gated = any(linear.name in ("gate_proj", "gate_up_proj", "w1") for linear in shape.linears)
     saved_bytes += shape.layers * compute * shape.intermediate * (3 if gated else 1)
@@ -468,22 +468,24 @@ def teacher_workspace(setup: MemoryInput, packed: Packed) -> int:
         return 0
     teacher = setup.teacher or setup.shape
     read = setup.taught or packed
-    inner = forward_workspace(setup, read.tokens, read.pairs, teacher)
+    inner = forward_workspace(setup, read.tokens, read.pairs, teacher, read.keys)
     cast = setup.casts * setup.compute_bytes * teacher.largest
     return inner + cast + kept_logits(setup, packed)
 
 
 def layer_workspace(setup: MemoryInput, packed: Packed) -> int:
     """What the backward pass of one layer holds beside what was kept: gradients of the feed-forward layer's
-    inner states and of the residual stream, and the gradient of one weight."""
-    shape = setup.shape
-    inner = 2 * setup.compute_bytes * shape.intermediate + 2 * FLOAT32 * shape.hidden
-    weight = (
-        0
-        if setup.frozen
-        else setup.weight_bytes * max((linear.inputs * linear.outputs for linear in shape.linears), default=0)
-    )
-    return packed.tokens * inner + weight + _tied_sum(setup)
+    inner states or of attention without a dense mask, and of the residual stream, and of one weight."""
+    shape, compute = setup.shape, setup.compute_bytes
+    # Copied keys and values, their gradients, also by head; those of the queries in float32, and of all four.
+    heads = shape.attention * (shape.heads > shape.key_heads)
+    copies = 2 * compute * packed.keys * (2 * shape.keys + heads)
+    attention = (FLOAT32 * shape.attention + 2 * compute * (shape.attention + shape.keys)) * packed.tokens
+    feed_forward = 2 * compute * shape.intermediate * packed.tokens
+    inner = max(feed_forward, (copies + attention) * (not setup.dense_mask))
+    sizes = (linear.inputs * linear.outputs for linear in shape.linears)
+    weight = 0 if setup.frozen else setup.weight_bytes * max(sizes, default=0)
+    return inner + 2 * FLOAT32 * shape.hidden * packed.tokens + weight + _tied_sum(setup)
 
 
 def _tied_sum(setup: MemoryInput) -> int:
@@ -507,7 +509,7 @@ def scoring(setup: MemoryInput) -> dict[str, int]:
     cast_weights = shape.largest if setup.frozen else shape.multiplied
     moments = [
         {
-            "activations": forward_workspace(setup, packed.tokens, packed.pairs),
+            "activations": forward_workspace(setup, packed.tokens, packed.pairs, keys=packed.keys),
             "weight casts": setup.casts * setup.compute_bytes * cast_weights,
         },
         {
@@ -516,26 +518,25 @@ def scoring(setup: MemoryInput) -> dict[str, int]:
         },
     ]
     if other:
-        moments.append(
-            {
-                "activations": forward_workspace(setup, packed.tokens, packed.pairs, other),
-                "weight casts": setup.casts * setup.compute_bytes * other.largest,
-            }
-        )
+        inner = forward_workspace(setup, packed.tokens, packed.pairs, other, packed.keys)
+        casts = setup.casts * setup.compute_bytes * other.largest
+        moments.append({"activations": inner, "weight casts": casts})
     parts = max(moments, key=lambda parts: sum(parts.values()))
     if setup.base_policy and setup.gpu:
         parts["base policy"] = setup.weight_bytes * shape.parameters
     return _some(parts)
 
 
-def forward_workspace(setup: MemoryInput, tokens: int, pairs: int, of: ModelShape | None = None) -> int:
+def forward_workspace(
+    setup: MemoryInput, tokens: int, pairs: int, of: ModelShape | None = None, keys: int = 0
+) -> int:
     """What a forward pass without gradient holds at most, through the policy or a model `of` another shape:
-    the inner states of one layer, the residual stream, and the mask in two types."""
+    the inner states of one layer, copied `keys`, the residual stream, and the mask in two types."""
     shape, compute = of or setup.shape, setup.compute_bytes
-    stream = (2 * FLOAT32 + compute) * shape.hidden
-    feed_forward = 3 * compute * shape.intermediate
+    stream, feed_forward = (2 * FLOAT32 + compute) * shape.hidden, 3 * compute * shape.intermediate
     attention = compute * (3 * shape.attention + 2 * shape.keys) + FLOAT32 * (shape.attention + shape.keys)
-    return tokens * (stream + max(feed_forward, attention)) + pairs * (1 + compute) * setup.dense_mask
+    inner = max(tokens * feed_forward, tokens * attention + 2 * compute * shape.keys * keys)
+    return tokens * stream + inner + pairs * (1 + compute) * setup.dense_mask
 
 
 def decoding(setup: MemoryInput, decoded: Decoded) -> dict[str, int]:

@@ -23,6 +23,9 @@ from grpobench.runs.tools.device import to_cpu, to_device
 
 PADDING = -1
 PROMPT = 0
+PIECE = 128
+"""Most columns of padding that attend to each other as one part: all of them together could be longer than
+every completion, and attention costs the square."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,44 @@ class Cost:
 
     def of(self, sequences: int, length: int) -> float:
         return sequences * length * (self.token + self.pair * length)
+
+
+@dataclass(frozen=True)
+class VariableLengths:
+    """A pack as J parts for a kernel that attends within each part: every prompt, every completion, and
+    pieces of padding. Their queries are the S · L tokens in order. The M keys of a completion are those of
+    the prompt that it sees, then its own: its queries see all of them but the later ones of the completion,
+    which is causal attention whose last query sees the last key."""
+
+    columns: torch.Tensor
+    """Long (M,): the token (a flat index into (S, L)) of each key. A prompt's stand there once for itself
+    and once for each completion."""
+    copies: torch.Tensor
+    """Long (M,): the keys in the order of their tokens, so that those of one token are neighbours."""
+    first_copy: torch.Tensor
+    """Long (S · L,): where those of each token begin in `copies`."""
+    query_ends: torch.Tensor
+    """int32 (J + 1,): 0, and the number of queries up to the end of each part."""
+    key_ends: torch.Tensor
+    """int32 (J + 1,)."""
+    most_queries: int
+    """Of one part."""
+    most_keys: int
+    shape: tuple[int, int, int, int]
+    """(S, 1, L, L), as of the dense mask in whose place transformers hands this to its layers."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def sum_copies(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The sum (S · L, K, D) of the gradients (M, K, D) of each token's keys. Of many completions a prompt
+        has as many copies, so the order of the sum must be fixed: the forward pass of a bag of embeddings
+        adds its rows one after the other, in float32."""
+        bags = torch.nn.functional.embedding_bag(
+            self.copies, gradient.flatten(1), self.first_copy, mode="sum"
+        )
+        return bags.view(-1, *gradient.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -62,6 +103,8 @@ class Pack:
     """Long (S,): the row whose prompt begins each sequence."""
     reach: torch.Tensor | None = None
     """Long (S, L): how much of the prompt a token's completion sees; None if every row sees all of it."""
+    parts: VariableLengths | None = None
+    """None where attention gets a dense mask."""
 
     def mask(self) -> torch.Tensor:
         """Bool (S, 1, L, L), True where a query (dim 2) may see a key (dim 3)."""
@@ -76,10 +119,16 @@ class Pack:
         return (prompt | (key == query)) & before & (key != PADDING) | itself
 
 
-def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
+def pack(batch: Batch, cost: Cost, share: bool = True, parts: bool = False) -> Pack:
     """Lay out all rows of a batch. With `share=False` every completion repeats its prompt: the plain padded
-    layout, for tests and comparison."""
-    rows = HostRows.of(batch)
+    layout, for tests and comparison. `parts`: also as `VariableLengths`."""
+    return pack_rows(HostRows.of(batch), batch.completion, cost, share, parts)
+
+
+def pack_rows(
+    rows: HostRows, completion: torch.Tensor, cost: Cost, share: bool = True, parts: bool = False
+) -> Pack:
+    """`pack` of rows that are on the host already, and whose completions (B, T) are on the device, too."""
     sequences, trunks, width = _arranged(rows, cost, share)
     layout = Layout(rows, sequences, trunks, width)
     for index, (trunk, members) in enumerate(zip(trunks, sequences, strict=True)):
@@ -91,7 +140,7 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
         for trunk, members in zip(trunks, sequences, strict=True)
         for row in members
     )
-    return layout.pack(batch, branching)
+    return layout.pack(completion, branching, parts)
 
 
 @dataclass(frozen=True)
@@ -197,27 +246,67 @@ class Layout:
         self.fed_place.append(np.arange(row * columns, row * columns + length - 1))
         return stop
 
-    def pack(self, batch: Batch, branching: bool) -> Pack:
-        """The tensors, on the device of the batch. `branching`: some rows see only a part of their prompt."""
-        joined = [_join(parts) for parts in (self.source, self.flat_index, self.fed, self.fed_place)]
+    def pack(self, completion: torch.Tensor, branching: bool, parts: bool) -> Pack:
+        """The tensors, on the device of the completions. `branching`: some rows see only a part of their
+        prompt."""
+        joined = [_join(pieces) for pieces in (self.source, self.flat_index, self.fed, self.fed_place)]
         trunk = np.array(self.trunks, dtype=np.int64)
         arrays = [self.tokens, self.position, self.segment, self.reach, *joined, self.sequence, trunk]
-        tokens, position, segment, reach, source, flat_index, fed, fed_place, sequence, trunks = to_device(
-            arrays, batch.completion.device
-        )
+        part_arrays = self.part_arrays() if parts else []
+        tensors = to_device([*arrays, *part_arrays], completion.device)
+        tokens, position, segment, reach, source, flat_index, fed, fed_place, sequence, trunks = tensors[:10]
+        variable_lengths = None
+        if parts:
+            columns, copies, first_copy, query_ends, key_ends = tensors[10:]
+            variable_lengths = VariableLengths(
+                columns,
+                copies,
+                first_copy,
+                query_ends.int(),
+                key_ends.int(),
+                # Of the host's arrays: a kernel is told them without waiting for the device.
+                most_queries=int(np.diff(part_arrays[3]).max()),
+                most_keys=int(np.diff(part_arrays[4]).max()),
+                shape=(len(self.tokens), 1, self.width, self.width),
+            )
         return Pack(
             tokens=tokens,
             position=position,
             segment=segment,
             source=source,
-            target=batch.completion.flatten()[flat_index],
+            target=completion.flatten()[flat_index],
             flat_index=flat_index,
             fed=fed,
             fed_place=fed_place,
             sequence=sequence,
             trunk=trunks,
             reach=reach if branching else None,
+            parts=variable_lengths,
         )
+
+    def part_arrays(self) -> list[np.ndarray]:
+        """The tensors of `VariableLengths`, in order."""
+        segment, column = self.segment.ravel(), np.tile(np.arange(self.width), len(self.segment))
+        begins = (column == 0) | (segment != np.roll(segment, 1))
+        starts = np.flatnonzero(begins | ((segment == PADDING) & (column % PIECE == 0)))
+        lengths = np.diff(starts, append=segment.size)
+        sequence = starts // self.width
+        prompts = (self.segment == PROMPT).sum(1)[sequence]
+        visible = np.where(segment[starts] > PROMPT, np.minimum(self.reach.ravel()[starts], prompts), 0)
+        columns = _join(
+            [
+                np.arange(first, first + count)
+                for base, shared, start, length in zip(
+                    sequence * self.width, visible, starts, lengths, strict=True
+                )
+                for first, count in ((base, shared), (start, length))
+            ]
+        )
+        # Stable: each token's copies come in the order of the completions.
+        copies = columns.argsort(kind="stable")
+        counts = np.bincount(columns, minlength=segment.size)
+        ends = [np.concatenate(([0], sizes.cumsum())) for sizes in (lengths, visible + lengths)]
+        return [columns, copies, counts.cumsum() - counts, *ends]
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:

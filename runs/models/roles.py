@@ -157,8 +157,9 @@ class RoleModels(RoleWeights):
         self.chunk = chunk or most_logits(gpu_memory(self.device), CHUNK)
         most = budget or MICRO_BATCH_TOKENS["cpu" if self.device.type == "cpu" else "gpu"]
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
-        # FlexAttention would be proven on whole weights.
-        self.attention = PackedAttention(language, attention if ranks.alone else "sdpa", self.device)
+        # FlashAttention would be proven on whole weights.
+        implementation = attention if ranks.alone else "sdpa"
+        self.attention = PackedAttention(language, implementation, self.device, self.dtype)
         self.cost = estimate(trunk, language.config)
         # Before further networks take room: the check needs some. Of several ranks the sampler makes it: its
         # weights are whole.
@@ -494,7 +495,8 @@ class RoleModels(RoleWeights):
 
     def layout(self, batch: Batch) -> Pack:
         """The layout of a micro-batch. Where masked pairs cost nothing, no group is split."""
-        return pack(batch, UNSPLIT if self.attention.flex else self.cost, self.share)
+        flash = self.attention.serves(self.dtype)
+        return pack(batch, UNSPLIT if flash else self.cost, self.share, flash)
 
     def _states(self, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:
         """Final hidden states (N, H) that predict the tokens that the policy wrote."""

@@ -50,10 +50,10 @@ class ModelConfig(Settings):
     weights: Literal["float32", "bfloat16"] = "float32"
     """Type in which all roles store their weights. In bfloat16 (with `dtype` the same) they take half of the
     memory; `train.master_weights` says how they are updated. A warm start is made in float32 before."""
-    attention: Literal["auto", "sdpa", "flex"] = "auto"
-    """How packed sequences attend: `sdpa` with a dense mask, `flex` by FlexAttention, which leaves out blocks
-    of masked pairs and needs a GPU; `auto` is `flex` on a GPU from 1,024 tokens on if it computes the same
-    there, and `sdpa` otherwise."""
+    attention: Literal["auto", "sdpa", "flash"] = "auto"
+    """How packed sequences attend: `sdpa` with a dense mask, `flash` by FlashAttention, which computes no
+    masked pairs and needs a GPU (an A100 or newer) and a `dtype` of 16 bits; `auto` is `flash` where that is
+    so and it computes the same, and `sdpa` otherwise."""
     deterministic: bool = False
     """Whether a GPU may only use operators that add in one order; one that has none ends the run by its name.
     Without it such operators warn, and last digits may differ between two equal runs. The cost of this

@@ -205,7 +205,8 @@ def of_modifiers(config: RunConfig) -> Iterator[str]:
 
 
 def of_weights(config: RunConfig) -> Iterator[str]:
-    """What cannot be done while the policy's weights are frozen, or without master weights."""
+    """What cannot be done while the policy's weights are frozen, in the type that they are computed with, or
+    without master weights."""
     off, shared = (
         'model.adapter = "none"',
         "under model.adapter the reference shares the policy's frozen weights",
@@ -221,6 +222,11 @@ def of_weights(config: RunConfig) -> Iterator[str]:
             off,
             ("modify.reference_every", 0, f"{{}} moves a reference, and {shared}"),
             ("train.backend", "grpobench", "model.adapter is trained by our own loop alone, and {is}"),
+        )
+    if config.model.attention == "flash" and config.model.dtype == "float32":
+        yield (
+            'model.attention = "flash" computes nothing in float32, and model.dtype is "float32"; set '
+            'model.dtype = "bfloat16" or model.attention = "auto"'
         )
     if not config.train.master_weights and config.model.weights == "float32":
         yield (
@@ -333,8 +339,10 @@ def of_devices(config: RunConfig) -> Iterator[str]:
             f'{many} train.backend is "{train.backend}", whose trainer is started by its own launcher; '
             f"`grpobench hand-over RECIPE DIR --to trl` writes it out, or set {off}"
         )
-    if config.model.attention == "flex":
-        yield f'{many} model.attention is "flex", which is proven on whole weights; set it to "sdpa" or {off}'
+    if config.model.attention == "flash":
+        yield (
+            f'{many} model.attention is "flash", which is proven on whole weights; set it to "sdpa" or {off}'
+        )
     yield from needs(
         config,
         off,

@@ -232,6 +232,10 @@ ROLES: list[tuple[tuple[str, ...], Callable[[Any], Any]]] = [
         ("model.dtype=bfloat16",),
         lambda memory_input: (memory_input.compute_bytes, memory_input.cache_bytes) == (2, 4),
     ),
+    (
+        ("model.dtype=float16",),
+        lambda memory_input: memory_input.training.keys and not memory_input.dense_mask,
+    ),
     (("evaluate.kl_base=false",), lambda memory_input: not memory_input.base_policy),
     (
         ("evaluate.problems=0", "evaluate.test_problems=0"),
@@ -305,8 +309,10 @@ def test_the_largest_micro_batch_is_that_of_the_packing(
     row_group = torch.arange(len(batch)) // pair
     parts = micro_batches(batch, row_group, budget)
     largest = max(parts, key=len)
-    sequences = tuple(pack(batch[largest], Cost(1.0, 0.0)).tokens.shape)
-    assert (sizes.sequences, sizes.length) == sequences
+    layout = pack(batch[largest], Cost(1.0, 0.0), parts=True)
+    assert layout.parts is not None and (sizes.sequences, sizes.length) == tuple(layout.tokens.shape)
+    # A completion of one token is not fed, and reads no prompt.
+    assert sizes.keys == len(layout.parts.columns) + 5 * len(largest) * (completion == 1)
     assert (sizes.targets, sizes.several) == (len(largest) * completion, len(parts) > 1)
 
 

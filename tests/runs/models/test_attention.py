@@ -1,54 +1,72 @@
-"""FlexAttention's block masks: they are the dense masks, and few pairs are computed in vain.
+"""FlashAttention over a pack's parts: it is attention with the dense mask, in values and gradients.
 
-FlexAttention has a forward pass on a CPU (eager, which reads the function of the mask, not its blocks), so
-the blocks are compared with the dense mask one by one. The gradient is compared where there is a GPU.
+A CPU has no such kernel, so a plain loop over the parts stands in for torch's two operators; what is ours
+(parts, copies and their sum, types, choice, proof) is compared with the dense mask. The kernel runs on a GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.toys import ARCHITECTURES, distance, rollouts, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.models import attention
-from grpobench.runs.models.attention import UNSPLIT, block_mask
-from grpobench.runs.models.packing import PADDING, Cost, Pack, estimate, pack
+from grpobench.runs.models.attention import UNSPLIT, attend_within, obstacle
+from grpobench.runs.models.packing import PADDING, PIECE, VariableLengths, estimate, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 
-FP32: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
-"""Of log-probabilities: the same float32 numbers in another order."""
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has no backward on a CPU")
+FP32: dict[str, float] = {"rtol": 1e-5, "atol": 1e-5}
+"""The same float32 numbers, added in another order."""
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CPU has no FlashAttention")
 
 
-def visible_pairs(layout: Pack, block: int) -> torch.Tensor:
-    """Bool (S, L, L): the pairs that FlexAttention sees, by its lists of blocks."""
-    mask = block_mask(layout, block)
-    sequences, length = layout.tokens.shape
-    number = torch.arange(length)
-    assert mask.mask_mod is not None
-    each = torch.broadcast_tensors(
-        torch.arange(sequences)[:, None, None], torch.tensor(0), number[:, None], number[None, :]
-    )
-    inside = mask.mask_mod(*each)
-    counts = {"partial": mask.kv_num_blocks, "full": mask.full_kv_num_blocks}
-    indices = {"partial": mask.kv_indices, "full": mask.full_kv_indices}
-    visible = torch.zeros(sequences, length, length, dtype=torch.bool)
-    for kind, count in counts.items():
-        for s in range(sequences):
-            for q in range(count.shape[-1]):
-                for k in indices[kind][s, 0, q, : count[s, 0, q]].tolist():
-                    block_index = s, slice(q * block, (q + 1) * block), slice(k * block, (k + 1) * block)
-                    assert not visible[block_index].any()  # no block is listed twice
-                    visible[block_index] = inside[block_index] if kind == "partial" else True
-    return visible
+def loop(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: VariableLengths, scale: float
+) -> torch.Tensor:
+    """What the kernel computes: each part alone, by the causal mask that ends at the last key."""
+    results = []
+    ends = itertools.pairwise(parts.query_ends.tolist()), itertools.pairwise(parts.key_ends.tolist())
+    for (first, stop), (first_key, stop_key) in zip(*ends, strict=True):
+        queries, keys = stop - first, stop_key - first_key
+        assert 0 < queries <= min(keys, parts.most_queries) and keys <= parts.most_keys
+        states = (query[first:stop], key[first_key:stop_key], value[first_key:stop_key])
+        mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        heads = [each.transpose(0, 1)[None] for each in states]
+        results.append(scaled_dot_product_attention(*heads, attn_mask=mask, scale=scale, enable_gqa=True))
+    assert stop == len(query) and stop_key == len(key) == len(value)
+    return torch.cat([result[0].transpose(0, 1) for result in results])
+
+
+def plain_flash(*inputs: Any) -> tuple[torch.Tensor, ...]:
+    result = loop(*inputs)
+    return result, result.new_zeros(0), result.new_zeros(0), result.new_zeros(0)
+
+
+def plain_flash_backward(gradient: torch.Tensor, *inputs: Any) -> tuple[torch.Tensor, ...]:
+    *states, _, _, parts, scale = inputs
+    leaves = [state.detach().requires_grad_() for state in states]
+    with torch.enable_grad():
+        return torch.autograd.grad(loop(*leaves, parts, scale), leaves, gradient)
+
+
+@pytest.fixture
+def plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop in place of torch's operators, also for float32."""
+    monkeypatch.setattr(attention, "flash", plain_flash)
+    monkeypatch.setattr(attention, "flash_backward", plain_flash_backward)
+    monkeypatch.setattr(attention, "TYPES", (torch.float32, torch.bfloat16))
+    monkeypatch.setattr(attention, "obstacle", lambda *_: "")
 
 
 def branching(batch: Batch, prompts: list[int]) -> Batch:
@@ -57,136 +75,250 @@ def branching(batch: Batch, prompts: list[int]) -> Batch:
     return dataclasses.replace(batch, prompt_length=shorter)
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=5), min_size=1, max_size=3),
-    st.lists(st.integers(1, 9), min_size=15, max_size=15),
-    st.sampled_from([2, 3, 8]),
-    st.booleans(),
-)
-@settings(max_examples=40)
-def test_blocks_show_every_token_what_the_dense_mask_shows(
-    lengths: list[list[int]], prompts: list[int], block: int, branch: bool
+def seen_pairs(parts: VariableLengths) -> torch.Tensor:
+    """Bool (S, L, L): the pairs that the kernel computes."""
+    count, _, length, _ = parts.shape
+    pairs = torch.zeros(count * length, count * length, dtype=torch.bool)
+    ends = itertools.pairwise(parts.query_ends.tolist()), itertools.pairwise(parts.key_ends.tolist())
+    for (first, stop), (first_key, stop_key) in zip(*ends, strict=True):
+        for query in range(first, stop):
+            pairs[query, parts.columns[first_key : stop_key - (stop - 1 - query)]] = True
+    return torch.stack([pairs[s * length :, s * length :][:length, :length] for s in range(count)])
+
+
+LENGTHS = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=5), min_size=1, max_size=3)
+PROMPTS = st.lists(st.integers(1, 9), min_size=15, max_size=15)
+
+
+@given(LENGTHS, PROMPTS, st.booleans(), st.sampled_from([1, 3, PIECE]))
+@settings(max_examples=60, deadline=None)
+def test_parts_show_every_token_what_the_dense_mask_shows(
+    lengths: list[list[int]], prompts: list[int], branch: bool, piece: int
 ) -> None:
     batch = rollouts(lengths, prompts=(5, 9, 2))
-    layout = pack(branching(batch, prompts) if branch else batch, UNSPLIT)
-    token = layout.segment != PADDING
-    expected = layout.mask()[:, 0]
-    visible = visible_pairs(layout, block)
-    assert torch.equal(visible[token], expected[token])
-    alone = torch.eye(visible.shape[1], dtype=torch.bool).expand_as(visible)
-    assert torch.equal(visible[~token], alone[~token])  # no softmax over nothing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grpobench.runs.models.packing.PIECE", piece)
+        layout = pack(branching(batch, prompts) if branch else batch, UNSPLIT, parts=True)
+    parts, token = layout.parts, layout.segment != PADDING
+    assert parts is not None and parts.query_ends.dtype == parts.key_ends.dtype == torch.int32
+    pairs = seen_pairs(parts)
+    assert torch.equal(pairs[token], layout.mask()[:, 0][token])
+    padding = pairs[~token]
+    # Padding sees itself and at most a piece of padding: no softmax over nothing.
+    assert pairs.diagonal(dim1=1, dim2=2).all()
+    assert not (pairs & ~token[:, :, None] & token[:, None, :]).any()
+    assert not len(padding) or padding.sum(-1).max() <= piece
 
 
-def computed_pairs(mask: Any) -> int:
-    """Pairs of query and key that FlexAttention computes for a block mask, masked ones of its blocks too."""
-    block = mask.BLOCK_SIZE[0] * mask.BLOCK_SIZE[1]
-    full = 0 if mask.full_kv_num_blocks is None else int(mask.full_kv_num_blocks.sum())
-    return block * (int(mask.kv_num_blocks.sum()) + full)
+@given(LENGTHS, PROMPTS, st.integers(1, 2))
+@settings(max_examples=30, deadline=None)
+def test_values_and_gradients_are_those_of_the_dense_mask(
+    lengths: list[list[int]], prompts: list[int], groups: int
+) -> None:
+    batch = branching(rollouts(lengths, prompts=(5, 9, 2)), prompts)
+    layout = pack(batch, UNSPLIT, parts=True)
+    generator = torch.Generator().manual_seed(0)
+    count, length = layout.tokens.shape
+    shapes = [(count, heads, length, 8) for heads in (2 * groups, 2, 2)]
+    states = [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+    token = (layout.segment != PADDING)[:, :, None, None]
+    expected = scaled_dot_product_attention(*states, attn_mask=layout.mask(), scale=0.3, enable_gqa=True)
+    expected = expected.transpose(1, 2) * token
+    weight = torch.randn(expected.shape, generator=generator)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "flash", plain_flash)
+        patch.setattr(attention, "flash_backward", plain_flash_backward)
+        assert layout.parts is not None
+        attended = attend_within(*states, layout.parts, 0.3) * token  # type: ignore[misc]
+        torch.testing.assert_close(attended, expected, **FP32)
+        gradients = torch.autograd.grad((attended * weight).sum(), states)
+    for gradient, dense in zip(
+        gradients, torch.autograd.grad((expected * weight).sum(), states), strict=True
+    ):
+        torch.testing.assert_close(gradient, dense, **FP32)
 
 
-def test_pairs_computed_for_long_completions_are_few_more_than_those_needed() -> None:
+def test_gradients_of_a_shared_prompt_are_added_in_the_order_of_completions() -> None:
+    """Two completions of 2 fed tokens behind a prompt of 1: the prompt is key 0, 1 and 4."""
+    layout = pack(rollouts([[3, 3]], prompts=(1,)), UNSPLIT, parts=True)
+    assert layout.parts is not None
+    assert layout.parts.columns.tolist() == [0, 0, 1, 2, 0, 3, 4]
+    assert layout.parts.copies.tolist() == [0, 1, 4, 2, 3, 5, 6]
+    assert layout.parts.first_copy.tolist() == [0, 3, 4, 5, 6]
+    copies = torch.tensor([1.0, 10, 2, 3, 100, 4, 5])[:, None, None]
+    assert layout.parts.sum_copies(copies).flatten().tolist() == [111, 2, 3, 4, 5]
+
+
+def test_keys_are_copied_for_each_completion_and_no_pair_is_computed_in_vain() -> None:
     """8 completions of 1,024 tokens behind a prompt of 300: by hand, 300·301/2 + 8 · (1,023·1,024/2 +
     1,023·300) pairs are needed, and 8,484² stand in the dense mask."""
-    layout = pack(rollouts([[1024] * 8], prompts=(300,), limit=1024), UNSPLIT)
-    length = layout.tokens.shape[1]
-    needed = 300 * 301 // 2 + 8 * (1023 * 1024 // 2 + 1023 * 300)
-    assert length == 300 + 8 * 1023 and int(layout.mask().sum()) == needed
-    assert needed < computed_pairs(block_mask(layout)) < 1.35 * needed
-    split = pack(rollouts([[1024] * 8], prompts=(300,), limit=1024), Cost(1e6, 1e2))
-    dense = split.tokens.shape[0] * split.tokens.shape[1] ** 2
-    assert len(split.tokens) > 1 and dense > 2 * computed_pairs(block_mask(layout))
+    layout = pack(rollouts([[1024] * 8], prompts=(300,), limit=1024), UNSPLIT, parts=True)
+    assert layout.parts is not None
+    queries, keys = (np.diff(ends.numpy()) for ends in (layout.parts.query_ends, layout.parts.key_ends))
+    pairs = queries * (keys - queries) + queries * (queries + 1) // 2
+    assert pairs.sum() == 300 * 301 // 2 + 8 * (1023 * 1024 // 2 + 1023 * 300)
+    assert len(layout.parts.columns) == 300 + 8 * (300 + 1023)
+    assert (layout.parts.most_queries, layout.parts.most_keys) == (1023, 1323)
 
 
-def flexible(language: Any, **options: Any) -> RoleModels:
-    """Models whose packs of any width get a block mask, also on a CPU."""
-    models = RoleModels(language, ("policy",), **options)
-    attention.use(language)
-    models.attention.flex = models.attention.proven = True
-    models.attention.least = 0
-    return models
+def flat_gradient(models: RoleModels, batch: Batch) -> torch.Tensor:
+    models.forward_train(("policy",), batch)["policy"].logp.sum().backward()
+    gradients = [p.grad for p in models.named_parameters("policy").values() if p.grad is not None]
+    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "gpt2"])
-def test_flex_attention_gives_the_log_probabilities_of_a_dense_mask(architecture: str) -> None:
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.usefixtures("plain_kernel")
+def test_models_give_the_log_probabilities_and_gradients_of_a_dense_mask(
+    architecture: str, checkpointing: bool
+) -> None:
     batch = branching(rollouts([[6, 0, 1, 9], [4, 4, 1], [8]]), [3, 5, 4, 5, 9, 9, 9, 9])
-    expected = RoleModels(tiny(architecture), ("policy",)).forward("policy", batch)
-    with torch.compiler.set_stance("force_eager"):
-        output = flexible(tiny(architecture)).forward("policy", batch)
+    dense, flash = (
+        RoleModels(
+            tiny(architecture), ("policy",), attention=implementation, activation_checkpointing=checkpointing
+        )
+        for implementation in ("sdpa", "flash")
+    )
+    expected, output = (models.forward("policy", batch) for models in (dense, flash))
+    assert flash.layout(batch).parts is not None and dense.layout(batch).parts is None
     torch.testing.assert_close(output.logp, expected.logp, **FP32)
     torch.testing.assert_close(output.entropy, expected.entropy, **FP32)
+    gradients = [flat_gradient(models, batch) for models in (dense, flash)]
+    # Relative to the largest: single gradients are sums of terms of that size.
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5 * float(gradients[0].abs().max()))
+    trunk = flash.networks["policy"].trunk
+    assert flash.attention.flash and trunk in flash.attention.proven
+    assert attention.difference(trunk) < 1e-5
 
 
-def test_a_cpu_keeps_dense_masks_and_refuses_flex_with_the_remedy() -> None:
+@pytest.mark.usefixtures("plain_kernel")
+def test_under_autocast_the_kernel_gets_the_type_that_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    types = set()
+
+    def recorded(*inputs: Any) -> tuple[torch.Tensor, ...]:
+        types.update(state.dtype for state in inputs[:3])
+        return plain_flash(*inputs)
+
+    batch = rollouts([[6, 3]])
+    expected = RoleModels(tiny(), ("policy",), dtype="bfloat16", attention="sdpa").forward("policy", batch)
+    models = RoleModels(tiny(), ("policy",), dtype="bfloat16")
+    monkeypatch.setattr(attention, "flash", recorded)
+    logp = models.forward("policy", batch).logp
+    assert types == {torch.bfloat16}
+    # bfloat16 has three digits, and logits are about 10.
+    torch.testing.assert_close(logp, expected.logp, rtol=0.02, atol=0.1)
+
+
+@pytest.mark.usefixtures("plain_kernel")
+def test_a_teacher_of_another_kind_is_proven_too() -> None:
+    models = RoleModels(tiny(), ("policy",), ("teacher",), teacher=tiny("qwen2"))
+    batch = rollouts([[6, 3]])
+    expected = RoleModels(tiny("qwen2"), ("policy",), attention="sdpa").forward("policy", batch).logp
+    torch.testing.assert_close(models.forward("teacher", batch).logp, expected, **FP32)
+    assert models.networks["teacher"].trunk in models.attention.proven
+
+
+def test_a_cpu_keeps_dense_masks_and_refuses_flash_with_the_remedy() -> None:
     models = RoleModels(tiny(), ("policy",))
-    assert not models.attention.flex and models.language.config._attn_implementation == "sdpa"
+    assert not models.attention.flash and models.language.config._attn_implementation == "sdpa"
     assert models.cost == estimate(models.networks["policy"].trunk, models.language.config)
     with pytest.raises(ModelError, match=r'set model\.attention = "auto"'):
-        RoleModels(tiny(), ("policy",), attention="flex")
+        RoleModels(tiny(), ("policy",), attention="flash")
 
 
 @pytest.mark.parametrize(
-    ("architecture", "error"),
+    ("capability", "dtype", "size", "why"),
     [
-        # On a CPU, which has no backward pass; torch 2.9 does not get so far.
-        ("llama", "(NotImplementedError|InductorError)"),
-        ("gpt2", "AttributeError: 'BlockMask'"),  # its code in transformers takes none but dense masks
+        ((9, 0), torch.bfloat16, 8, ""),
+        ((7, 5), torch.bfloat16, 8, "capability 8.0"),
+        ((9, 0), torch.float32, 8, 'model.dtype is "float32"'),
+        ((9, 0), torch.float16, 264, "no kernel for heads of 264"),
+        ((9, 0), torch.float16, 12, "no kernel for heads of 12"),
     ],
 )
-def test_flex_attention_that_fails_is_replaced_by_dense_masks_with_a_warning(
-    architecture: str, error: str
+def test_an_older_gpu_other_types_and_odd_heads_have_no_kernel(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, size: int, why: str
 ) -> None:
-    models, batch = flexible(tiny(architecture)), rollouts([[6, 3]])
-    models.attention.proven = False
-    with pytest.warns(UserWarning, match=f"FlexAttention failed: {error}"):
-        logp = models.forward("policy", batch).logp
-    assert not models.attention.flex
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert torch.equal(models.forward("policy", batch).logp, logp)
-    models.attention.flex, models.attention.proven, models.attention.demanded = True, False, True
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    language = tiny()
+    language.config.head_dim = size
+    answer = obstacle(language, torch.device("cuda"), dtype)
+    assert why in answer and bool(answer) == bool(why)
+
+
+@pytest.mark.usefixtures("plain_kernel")
+def test_flash_attention_that_fails_is_replaced_by_dense_masks_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = rollouts([[6, 3]])
+    expected = RoleModels(tiny(), ("policy",), attention="sdpa").forward("policy", batch).logp
+
+    def fail(*_: Any) -> tuple[torch.Tensor, ...]:
+        raise RuntimeError("no kernel image")
+
+    def unmasked(query: Any, key: Any, value: Any, parts: Any, scale: float) -> tuple[torch.Tensor, ...]:
+        backwards = dataclasses.replace(parts, columns=parts.columns.flip(0))
+        return plain_flash(query, key.flip(0), value.flip(0), backwards, scale)
+
+    for kernel, error in (
+        (fail, "RuntimeError: no kernel image"),
+        (unmasked, "it differs from a dense mask"),
+    ):
+        monkeypatch.setattr(attention, "flash", kernel)
+        monkeypatch.setattr(attention, "TYPES", (torch.float32,))
+        with pytest.warns(UserWarning, match=f"FlashAttention failed: {error}"):
+            models = RoleModels(tiny(), ("policy",))  # the check of the model computes a pack
+        assert not models.attention.flash
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.testing.assert_close(models.forward("policy", batch).logp, expected, **FP32)
     with pytest.raises(ModelError, match=r'set model\.attention = "sdpa"'):
-        models.forward("policy", batch)
+        RoleModels(tiny(), ("policy",), attention="flash")
 
 
+@pytest.mark.usefixtures("plain_kernel")
 def test_a_comparison_that_ran_out_of_memory_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    models, batch = flexible(tiny()), rollouts([[6, 3]])
-    models.attention.proven = False
+    models, batch = RoleModels(tiny(), ("policy",)), rollouts([[6, 3]])
+    models.attention.proven.clear()
     attempts = []
 
-    def compare(trunk: object) -> tuple[float, float]:
+    def compare(trunk: object) -> float:
         attempts.append(trunk)
         if len(attempts) == 1:
             raise torch.OutOfMemoryError("no memory")
-        return 1.0, 0.1
+        return 1.0
 
     monkeypatch.setattr(attention, "difference", compare)
     # The pass is repeated with fewer tokens at once.
     with pytest.warns(UserWarning, match="out of memory"), pytest.warns(UserWarning, match="it differs from"):
         models.forward("policy", batch)
-    assert len(attempts) == 2 and not models.attention.flex
+    assert len(attempts) == 2 and not models.attention.flash
 
 
-def test_narrow_packs_keep_a_dense_mask() -> None:
-    models = flexible(tiny())
-    layout, trunk = pack(rollouts([[6, 3]]), UNSPLIT), models.networks["policy"].trunk
-    models.attention.least = layout.tokens.shape[1] + 1
-    assert isinstance(models.attention.mask(trunk, layout), torch.Tensor)
-    models.attention.least -= 1
-    assert not isinstance(models.attention.mask(trunk, layout), torch.Tensor)
+@pytest.mark.parametrize("warns", [False, True])
+def test_the_kernel_adds_in_one_order_where_torch_would_only_warn(warns: bool) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=warns)
+    try:
+        with attention.strictly():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @on_gpu
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_on_a_gpu_gradients_are_those_of_a_dense_mask(dtype: str, checkpointing: bool) -> None:
+def test_on_a_gpu_gradients_are_those_of_a_dense_mask_and_repeat_to_the_bit(checkpointing: bool) -> None:
     gradients = []
-    for implementation in ("sdpa", "flex"):
+    for implementation in ("sdpa", "flash", "flash"):
         language = tiny(context=4096).to("cuda")
         models = RoleModels(
             language,
             ("policy",),
             attention=implementation,
-            dtype=dtype,
+            dtype="bfloat16",
             activation_checkpointing=checkpointing,
         )
         batch = rollouts([[300, 200, 300, 290]], prompts=(200,), limit=300)
@@ -197,4 +329,5 @@ def test_on_a_gpu_gradients_are_those_of_a_dense_mask(dtype: str, checkpointing:
         }
         models.forward_train(("policy",), dataclasses.replace(batch, **moved))["policy"].logp.sum().backward()
         gradients.append({name: p.grad.float() for name, p in models.named_parameters("policy").items()})
-    assert distance(gradients[1], gradients[0]) < (1e-3 if dtype == "float32" else 0.1)
+    assert distance(gradients[1], gradients[0]) < 0.1
+    assert all(torch.equal(gradients[1][name], gradient) for name, gradient in gradients[2].items())

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from grpobench.benchmarks.memory_peaks import most_allocated
 from grpobench.runs.experiment.memory_input import facts_of, input_of
 from grpobench.runs.experiment.memory_input import recorded as recorded_of
-from grpobench.runs.models import model_shape
+from grpobench.runs.models import attention, model_shape
 from grpobench.runs.models.head import token_divergence, token_statistics
 from grpobench.runs.models.memory_plan import (
     DIVERGENCE_COPIES,
@@ -34,6 +34,7 @@ from grpobench.runs.models.memory_plan import (
     divergence_workspace,
     forward_workspace,
     head_workspace,
+    layer_workspace,
     logit_bytes,
     plan,
     saved_for_backward,
@@ -325,9 +326,9 @@ def test_kernels_of_the_head_hold_16_bit_logits_and_their_gradient_in_larger_pie
     assert head_workspace(frozen, inputs.training) == 4 * logits + cast
 
 
-def measured_for_backward(model: Any, tokens: int, low: bool) -> int:
+def measured_for_backward(model: Any, tokens: int, low: bool, mask: Any = None) -> int:
     """Bytes that torch's autograd keeps of a forward pass through the trunk, without weights and their
-    casts."""
+    casts. The mask is dense unless another is given."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     sizes = {tuple(p.shape) for p in model.parameters()}
     tensor_by_address: dict[int, torch.Tensor] = {}
@@ -343,7 +344,7 @@ def measured_for_backward(model: Any, tokens: int, low: bool) -> int:
             tensor_by_address[address] = tensor
         return tensor
 
-    mask = torch.ones(1, 1, tokens, tokens, dtype=torch.bool).tril()
+    mask = torch.ones(1, 1, tokens, tokens, dtype=torch.bool).tril() if mask is None else mask
     fed = {"input_ids": torch.zeros(1, tokens, dtype=torch.long), "attention_mask": mask}
     fed["position_ids"] = torch.arange(tokens)[None]
     precision = torch.autocast("cpu", torch.bfloat16) if low else contextlib.nullcontext()
@@ -373,6 +374,39 @@ def test_activations_are_what_torch_keeps_for_the_backward_pass(kind: str, low: 
     planned = planned_activations(kind, tokens, compute_bytes=2 if low else 4)
     # What is left out: token ids, and one number a norm and token.
     assert planned <= measured and planned == pytest.approx(measured, rel=0.015)
+
+
+def test_activations_with_flash_attention_hold_no_mask_and_no_copied_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prompt of 19 tokens and two completions of 19 that are fed, with tensors of the kernel's sizes."""
+
+    def flash(query: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+        log_sum_exp = torch.zeros(query.shape[1], query.shape[0])
+        return torch.zeros_like(query), log_sum_exp, torch.zeros(0), torch.zeros(0)
+
+    monkeypatch.setattr(attention, "flash", flash)
+    model = model_of("llama").float().eval()
+    attention.use(model.base_model)
+    layout = pack(rollouts([[20, 20]], prompts=(19,), limit=20), Cost(1.0, 0.0), parts=True)
+    measured = measured_for_backward(model, 57, low=True, mask=layout.parts)
+    planned = planned_activations("llama", 57, compute_bytes=2, dense_mask=False)
+    assert planned <= measured and planned == pytest.approx(measured, rel=0.015)
+
+
+def test_copies_of_keys_are_planned_in_the_pass_that_makes_them() -> None:
+    """1,000 copied tokens: two tensors of 2 key heads of 16 in float32 forward; twice that backward, and the
+    gradients of each of 4 heads."""
+    inputs = [
+        given_for(shape(), training=Packed(1, 64, 0, keys=keys), dense_mask=False) for keys in (0, 1000)
+    ]
+    forward = [forward_workspace(each, 64, 0, keys=each.training.keys) for each in inputs]
+    feed_forward, attention_bytes = 64 * 3 * 4 * 192, 64 * 4 * (3 * 64 + 2 * 32 + 64 + 32)
+    assert forward[1] - forward[0] == attention_bytes + 2 * 4 * 32 * 1000 - max(feed_forward, attention_bytes)
+    backward = [layer_workspace(each, each.training) for each in inputs]
+    feed_forward, attention_bytes = 64 * 2 * 4 * 192, 64 * 4 * (64 + 2 * (64 + 32))
+    copies = 1000 * 4 * (4 * 32 + 2 * 64)
+    assert backward[1] - backward[0] == attention_bytes + copies - max(feed_forward, attention_bytes)
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
