@@ -141,7 +141,9 @@ def ratio(rows: Mapping[str, Mapping[str, Any]], name: str) -> float:
 
 def ways_of(sampler: HFSampler) -> list[str]:
     """How a sampler decodes."""
-    names = {"shared": sampler.shares, "fused": sampler.fuses, "graphs": sampler.graphs is not None}
+    graphs = sampler.graphs
+    names = {"shared": sampler.shares, "fused": sampler.fuses, "graphs": graphs is not None}
+    names["kernels"] = graphs is not None and graphs.kernels is not None
     return [name for name, used in names.items() if used] or ["plain"]
 
 

@@ -14,6 +14,7 @@ from grpobench.benchmarks.decoding import plainly, ways_of
 from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged
 from grpobench.benchmarks.sides import WORDS
 from grpobench.runs.models import head
+from grpobench.runs.models.attention import MOST_APART, difference, use
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import Decoding
@@ -57,6 +58,8 @@ def equality(report: Report) -> None:
         report.attempt(f"{model}: alone and in a batch", model.alone)
         if dtype == "float32":
             report.attempt(f"{name}: packed and padded", model.packing)
+        else:
+            report.attempt(f"{model}: FlashAttention and a dense mask", model.attention)
 
 
 class ModelUnderTest:
@@ -174,6 +177,17 @@ class ModelUnderTest:
         single, together = single[:6], together[:6]
         apart = [flat(sampler.sample([request], self.tokens, 1.0))[0] for request in single]
         return judged(*self.agreement(together, apart, seeds_of(single)))
+
+    def attention(self) -> Outcome:
+        """States and gradients of a pack that attends without a dense mask, and with one."""
+        _, models = self.models()
+        if not models.attention.flash:
+            raise Skip("FlashAttention does not serve this device")
+        trunk = models.networks["policy"].trunk
+        use(trunk)
+        with models.precision():
+            apart = difference(trunk)
+        return judged(apart <= MOST_APART, f"relative difference {apart:.2g}; {MOST_APART:g} allowed")
 
     def packing(self) -> Outcome:
         """Log-probabilities and gradients of packed rows, and of rows that the model reads one by one."""

@@ -3,8 +3,7 @@
 # Everything is counted in bytes at the moment of a phase when most is held, for completions of the maximum
 # length. Not counted: libraries and the CUDA context, gaps between allocations, the workspace of an engine.
 # docs/memory.md has the formulas, which follow the code of `roles.py`, `decoding.py` and transformers'
-# models, whose modules are not replaced: norms and activation functions each keep their own input for the
-# backward pass.
+# models, whose modules each keep their own input for the backward pass.
 
 from __future__ import annotations
 
