@@ -25,12 +25,16 @@ def test_one_step_by_hand_gives_the_trainers_weights(tmp_path: Path, monkeypatch
 
 
 def test_files_that_the_guides_name_exist() -> None:
-    guides = [ROOT / "runs" / "README.md", ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"]
-    for guide in guides:
+    names = ("runs/README.md", "docs/architecture.md", "CONTRIBUTING.md", "AGENTS.md")
+    for guide in (ROOT / name for name in names):
         paths = re.findall(r"`((?:algorithms|tasks|runs|analysis|tests|docs)/[\w./-]*)`", guide.read_text())
         paths = [name for name in paths if "NAME" not in name and "batch_reinforce" not in name]
         absent = {name for name in paths if not (ROOT / name).exists()}
         assert paths and not absent, f"{guide.name} names {absent}"
+
+
+def test_the_page_for_agents_fits_on_a_screen() -> None:
+    assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 60
 
 
 def test_every_fault_has_a_test_that_exists() -> None:
