@@ -92,9 +92,18 @@ class OPD(Distillation):
     def compute_signal(self, batch: Batch, models: Models) -> Advantage:
         task = super().compute_signal(batch, models)
         teacher = models.forward("teacher", batch).logp
-        gain = (teacher - batch.old_logp).clamp(-self.bound, self.bound) * batch.completion_mask
+        gain = self.gain(batch, teacher)
+        gain = gain * self.token_weights(gain)
         advantage = task.advantage + self.distill_weight * to_go(gain, batch.completion_mask, self.discount)
         return Distilled(task.row_group, advantage, task.ref_logp, teacher)
+
+    def gain(self, batch: Batch, teacher: Tokenwise) -> Tokenwise:
+        """log π_teacher − log π_old within the bound, (B, T) in nats; 0 on tokens of others."""
+        return (teacher - batch.old_logp).clamp(-self.bound, self.bound) * batch.completion_mask
+
+    def token_weights(self, gain: Tokenwise) -> Tokenwise:
+        """How much each token's gain counts, (B, T)."""
+        return torch.ones_like(gain)
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         assert isinstance(signal, Distilled)

@@ -170,6 +170,7 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "gvpo-strict": registry["gvpo"](temperature=2.0),
         "spo-beta": registry["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
         "spo-kl-advantage": registry["spo"](beta=0.1, kl_placement="advantage", averaging="sequence_mean"),
+        "real-sharp": registry["real"](temperature=0.1, threshold=0.5),
         "rft-low": registry["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
@@ -179,6 +180,7 @@ def distilled() -> dict[str, Algorithm[Any]]:
     opd, gkd = ALGORITHMS["opd"], ALGORITHMS["gkd"]
     return {
         "opd-to-go": opd(discount=0.9, bound=0.5),
+        "iw_opd-to-go": ALGORITHMS["iw_opd"](prefix_weight=2.0, discount=0.9, beta=0.1),
         "opd-task": opd(task_weight=0.5, beta=0.1, clip_low=0.2, clip_high=0.2),
         "gkd-forward": gkd(divergence_beta=0.0),
         "gkd-mixed": gkd(divergence_beta=0.3, averaging="sequence_mean"),
