@@ -65,6 +65,7 @@ NAMES = (
     "gigpo",
     "chord",
     "vapo",
+    "sao",
     "spo",
     "cora",
     "rredcot",

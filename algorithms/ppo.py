@@ -225,19 +225,24 @@ class PPO(Algorithm[CriticTargets]):
         terms = self.value_coefficient * terms
         if "policy" in now:  # absent while the critic is warmed up
             logp = now["policy"].logp
-            ratio = parts.importance_ratio(logp, batch.old_logp)
-            terms = terms - parts.clipped_objective(
-                ratio, signal.advantage, self.clip_low, self.clip_high, self.dual_clip
-            )
-            metrics |= parts.clip_shares(ratio, signal.advantage, self.clip_low, self.clip_high)
+            gain = self.gain(batch, signal.advantage, logp)
+            terms = terms - gain.terms
+            metrics |= gain.metrics
             if self.entropy_bonus:
                 terms = terms - self.entropy_bonus * now["policy"].entropy
             if self.beta:
                 metrics |= parts.kl_metrics(logp, signal.ref_logp)
                 if self.kl_placement == "loss":
+                    ratio = parts.importance_ratio(logp, batch.old_logp)
                     penalty = parts.kl_estimate(logp, signal.ref_logp, self.kl_estimator, ratio)
                     terms = terms + self.beta * penalty
         return Loss(terms, metrics)
+
+    def gain(self, batch: Batch, advantage: Tokenwise, logp: Tokenwise) -> Loss:
+        """What the policy maximizes, unreduced, (B, T), with metrics."""
+        ratio = parts.importance_ratio(logp, batch.old_logp)
+        terms = parts.clipped_objective(ratio, advantage, self.clip_low, self.clip_high, self.dual_clip)
+        return Loss(terms, parts.clip_shares(ratio, advantage, self.clip_low, self.clip_high))
 
     def _value_terms(
         self, signal: CriticTargets, value: Tokenwise

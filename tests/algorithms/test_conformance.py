@@ -265,6 +265,8 @@ def ratios() -> dict[str, Algorithm[Any]]:
         "vapo-shared": registry["vapo"](
             critic_warmup=0, critic="shared", averaging="sequence_mean", beta=0.1
         ),
+        "sao-trained": registry["sao"](critic_warmup=0, clip_low=0.1, clip_high=0.2),
+        "sao-shared": registry["sao"](critic_warmup=0, critic="shared", nll=0.1, beta=0.1, gae="turn"),
         "ipo-token": registry["ipo"](compare="token", nll=0.5),
     }
 
