@@ -184,11 +184,11 @@ def test_the_first_screen_comes_before_the_formula(cls: type[Algorithm[Any]]) ->
     assert flat.index(cls.claim) < flat.index("**Here.**")
     here = standing().of(cls)["here"]
     assert (claims.UNTESTED in flat) == (not here["findings"])
-    kept = bool(standing().scores(cls.name)["marks"])
-    assert not (kept and claims.unprofiled(cls.name))
-    assert ("| stands | on |" in top) == kept
+    has_profile = bool(standing().scores(cls.name)["marks"])
+    assert not (has_profile and claims.unprofiled(cls.name))
+    assert ("| stands | on |" in top) == has_profile
     # what the probes cannot run says why, and what they have not run yet says with which command
-    assert (claims.no_profile(cls.name, "`") in flat) == (not kept)
+    assert (claims.no_profile(cls.name, "`") in flat) == (not has_profile)
     assert len(top.splitlines()) < 50, "more than a screen"
 
 
