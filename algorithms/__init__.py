@@ -35,6 +35,7 @@ NAMES = (
     "kto",
     "simpo",
     "orpo",
+    "tpo",
     "sppo",
     "opd",
     "iw_opd",

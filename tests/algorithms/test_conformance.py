@@ -91,6 +91,7 @@ def preferences() -> dict[str, Algorithm[Any]]:
         "kto-zero": registry["kto"](reference_point="zero", desirable_weight=2.0, undesirable_weight=0.5),
         "simpo-nll": registry["simpo"](beta=0.5, gamma=0.0, nll=1.0),
         "orpo-heavy": registry["orpo"](beta=2.0, nll=0.0),
+        "tpo-strong": registry["tpo"](beta=1.0, nll=0.5, pairs_per_group=1),
         "sppo-hard": registry["sppo"](beta=0.1, win="hard", pairs_per_group=0),
         "sppo-pair": registry["sppo"](beta=0.1, win="hard", opponents="pair", nll=0.5),
     }
