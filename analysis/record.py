@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "finding": "grpobench keep",
     "calibration": "grpobench calibrate --keep",
     "readable": "grpobench tasks readable --keep",
+    "theory": "grpobench theory --keep",
 }
 """By kind, the command that writes it."""
 SHARED = ("torch", "transformers")

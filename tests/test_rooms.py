@@ -20,6 +20,7 @@ ROOMS = (
         "analysis/measure.py",
         "analysis/record.py",
         "analysis/figures",
+        "analysis/theory",
     ),
     *(
         "analysis/topics",
@@ -32,7 +33,15 @@ ROOMS = (
     ),
     *("analysis/findings", "analysis"),
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/metrics"),
-    *("runs/prepare", "runs/runfolder", "runs/observe", "runs/train", "runs/experiment", "runs/evaluation"),
+    *(
+        "runs/prepare",
+        "runs/runfolder",
+        "runs/theory",
+        "runs/observe",
+        "runs/train",
+        "runs/experiment",
+        "runs/evaluation",
+    ),
     *(
         "runs/calibration",
         "runs/importing",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from grpobench.analysis import kept, readable
 from grpobench.analysis.findings import record as registration
@@ -54,6 +56,11 @@ def keep(source: Path, to: Path | None = None, part: bool = False) -> list[str]:
 def kept_file(name: str) -> Path:
     """The kept table of a command's option `--keep`. Raises ConfigError outside of a checkout."""
     return folders.docs_folder("leave --keep out") / folders.FOLDER / f"{name}.json"
+
+
+def keep_content(path: Path, content: Mapping[str, Any]) -> None:
+    """Write the kept table of `grpobench theory`."""
+    files.write_atomic(path, as_text(content).encode())
 
 
 def keep_row(path: Path, row: ReadableRow) -> None:

@@ -56,8 +56,8 @@ def filled(text: str, path: Path, tables: Path) -> str:
     `findings errors` asks for how many conclusions of findings are expected to be wrong, and `findings
     claims` for the table of all claims. The others ask for a table of `docs/results/NAME.json`.
     `analysis/kept_tables.py` has the kinds, `analysis/calibration/markdown.py` those for the calibration
-    and `analysis/readable.py` those for readable answers. If the file is missing, `before=COMMIT` says at
-    which commit the text between the markers was
+    `analysis/readable.py` those for readable answers, and `analysis/theory/comparison.py` those for
+    predictions. If the file is missing, `before=COMMIT` says at which commit the text between the markers was
     measured, and the page says so above it. Without either there must be no text between the markers."""
     counts = {text.count("<!-- kept "), text.count(END), len(MARKER.findall(text))}
     if len(counts) > 1:
@@ -108,9 +108,12 @@ def _lines(block: MarkedBlock, table_path: Path) -> list[str]:
     from grpobench.analysis import kept, kept_tables, readable
     from grpobench.analysis.calibration import markdown as calibration
     from grpobench.analysis.calibration import table
+    from grpobench.analysis.theory import comparison
 
     if block.name == table.NAME:
         return calibration.render(table.read(table_path), block.kind)
     if block.name == readable.NAME:
         return readable.render(readable.read(table_path), block.kind)
+    if block.name == comparison.NAME:
+        return comparison.render(comparison.read(table_path), block.kind)
     return kept_tables.render(kept.read(table_path), block.kind, block.options)

@@ -17,6 +17,7 @@ from jinja2 import Environment
 
 from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
+from grpobench.analysis.theory import comparison
 from grpobench.runs.importing.names.vocabularies import VOCABULARIES
 from grpobench.runs.inventory import dialects_page, gallery, marked, profiles_page, reference, showing
 from grpobench.runs.inventory.claims import Standing, standing
@@ -40,6 +41,7 @@ USUAL_NEEDS = (
     "with beta above 0: one more forward pass per step of: reference",
 )
 """Needs that the index lists once. Each page lists another line where one of them does not hold."""
+THEORY_FIGURE = "figures/theory.svg"
 MARK = "<!-- Written by `grpobench docs`"
 """How every page begins."""
 
@@ -58,6 +60,7 @@ def write(folder: Path, app: click.Group | None = None) -> list[Path]:
     for path in (folder / name for name in texts if name.endswith(".md")):
         if path.exists() and not bounded.read_text(path).startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
+    texts |= theory_figure(folder / FOLDER / f"{comparison.NAME}.json")
     tabled = marked.documents(folder)
     for path in [*(folder / "algorithms").glob("*.md"), *(folder / gallery.PAGES).glob("*.md")]:
         ours = bounded.read_text(path).startswith(MARK)
@@ -67,6 +70,14 @@ def write(folder: Path, app: click.Group | None = None) -> list[Path]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         files.write_atomic(folder / name, text.encode())
     return [folder / name for name in texts | tabled]
+
+
+def theory_figure(path: Path) -> dict[str, str]:
+    """The figure of docs/theory.md from its kept table; none without one."""
+    from grpobench.analysis.figures.drawing import svg_text
+    from grpobench.analysis.theory.figure import draw
+
+    return {THEORY_FIGURE: svg_text(draw(comparison.read(path)))} if path.exists() else {}
 
 
 def pages(tables: Path | None = None) -> dict[str, str]:

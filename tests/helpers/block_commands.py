@@ -118,6 +118,8 @@ def ours(words: list[str]) -> None:
         furnish(command, options)
         with drawing("final_accuracy"), few_findings():
             succeed(words)
+    elif command == "theory":
+        succeed([*words, "--batches", "4"])
     elif command == "browse":
         if options.to or options.inspect or options.problem:  # else it serves until Ctrl-C
             if not options.folder.exists():

@@ -25,6 +25,7 @@ READING = (
 PRINTING = (
     *("analysis.tools.text", "analysis.figures.table", "analysis.report.terminal", "analysis.topics.search"),
     *("analysis.calibration.markdown", "analysis.findings.description", "analysis.readable"),
+    "analysis.theory.comparison",
     *("runs.inventory.findings.parts.part_words", "runs.inventory.findings.records.rerun_words"),
     *("runs.evaluation.text", "runs.tools.progress", "runs.tools.toml"),
 )

@@ -16,6 +16,7 @@ from grpobench.analysis.findings import record
 from grpobench.analysis.profile import kept as profile_kept
 from grpobench.analysis.runfolder import files as log_files
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.theory import comparison
 from grpobench.runs.importing.readers import columns, console, trl
 from grpobench.runs.models import sizes
 from grpobench.runs.prepare.demonstrations import read_answers
@@ -36,6 +37,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "calibration.json": table.read,
     "kept.json": kept.read,
     "readable.json": readable.read,
+    "theory.json": comparison.read,
     "finding.json": record.read_kept,
     "registration.json": lambda path: record.read_registration(path.parent),
     "grpo.csv": profile_kept.read,

@@ -1,0 +1,1 @@
+"""What algorithms do with batches drawn from a policy whose answers can be enumerated."""
