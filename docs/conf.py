@@ -45,7 +45,7 @@ NAVIGATION = {
     "Reference": "reference/commands reference/settings reference/metrics reference/python run-folder "
     "glossary",
     "Algorithms and tasks": "algorithms/README dialects profiles tasks/README",
-    "Findings": "claims findings judging results readable compute-curves gains stability calibration",
+    "Findings": "theory claims findings judging results readable compute-curves gains stability calibration",
     "Guarantees": "guarantees faults performance gpu architecture contributing changelog",
 }
 

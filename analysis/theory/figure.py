@@ -9,6 +9,7 @@ import matplotlib
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import Drawing, tip
 from grpobench.analysis.figures.panels import legend_above, new_figure
@@ -40,6 +41,8 @@ def draw(theory: Theory) -> Drawing:
             if title == "variance":
                 axes.set_xscale("log")
                 axes.set_yscale("log")
+                for axis in (axes.xaxis, axes.yaxis):
+                    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             ends = [end for row in rows for end in (row.low, row.high, row.predicted)]
             axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color=INK, linewidth=0.8, zorder=0)
             axes.set_title(title)
