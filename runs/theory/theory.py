@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.modifiers import Modifiers
+from grpobench.algorithms.returned import ReturnError
 from grpobench.analysis.record import Provenance
 from grpobench.analysis.theory.comparison import CheckedNumber, Theory, check
 from grpobench.analysis.theory.moments import Moments
@@ -24,9 +26,11 @@ from grpobench.analysis.theory.predictions import (
 )
 from grpobench.analysis.theory.scenarios import SCENARIOS
 from grpobench.runs.runfolder import provenance
-from grpobench.runs.settings import registries
+from grpobench.runs.settings import plugins, registries
 from grpobench.runs.theory.batches import demand_enumerable
 from grpobench.runs.theory.measure import enumerated_moments, sampled_updates
+from grpobench.runs.tools.frames import innermost
+from grpobench.runs.tools.strict import ConfigError
 
 BATCHES = 400
 """Batches that each prediction is measured on."""
@@ -44,16 +48,18 @@ def theory(
 ) -> Theory:
     """Predicted numbers beside measured ones: of every prediction, or of these algorithms, each a name or
     ``MODULE:Class`` of a file in the current folder. `tell` hears what is measured. Raises ConfigError for an
-    algorithm that is unknown or needs more than rewards."""
+    algorithm that is unknown or needs more than rewards, and for one of a file that fails."""
     began = time.monotonic()
-    chosen = [p for name in algorithms for p in predictions_of(name)] if algorithms else PREDICTIONS
+    names = dict.fromkeys(algorithms)
+    chosen = [p for name in names for p in predictions_of(name)] if names else PREDICTIONS
     numbers: list[CheckedNumber] = []
     for number, prediction in enumerate(chosen):
         tell(f"{prediction.name} on {prediction.scenario}")
         algorithm = algorithm_of(prediction.algorithm, prediction.settings)
-        moments = moments_of(algorithm, prediction)
         key = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-        numbers += check(prediction, moments, *sampled_updates(algorithm, prediction, batches, key))
+        with blamed(algorithm.inner):
+            moments = moments_of(algorithm, prediction)
+            numbers += check(prediction, moments, *sampled_updates(algorithm, prediction, batches, key))
     return Theory(numbers, provenance_of(algorithms, batches, seed, time.monotonic() - began))
 
 
@@ -80,7 +86,26 @@ def algorithm_of(name: str, settings: Mapping[str, Any]) -> Algorithm[Any]:
     """The algorithm with these settings and its own defaults of the section `modify`, as a recipe
     makes it."""
     cls = registries.find("algorithm", name, Path.cwd(), "theory").cls
-    return Modifiers(**cls.modifiers).around(cls(**settings))
+    try:
+        return Modifiers(**cls.modifiers).around(cls(**settings))
+    except TypeError as error:
+        raise ConfigError([f"theory {name}: {error}; give its settings defaults"]) from None
+
+
+@contextlib.contextmanager
+def blamed(algorithm: Algorithm[Any]) -> Iterator[None]:
+    """Errors in it that went through the algorithm's file, if that is another's, name its line. Raises
+    ConfigError."""
+    try:
+        yield
+    except ReturnError as error:
+        raise ConfigError([str(error)]) from error
+    except Exception as error:
+        own_files = [] if registries.of_the_suite(type(algorithm)) else plugins.files(type(algorithm))
+        frame = innermost(error, own_files)
+        if frame is None:
+            raise
+        raise ConfigError([frame.message]) from error
 
 
 def moments_of(algorithm: Algorithm[Any], prediction: Prediction) -> Moments:

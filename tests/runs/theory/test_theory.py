@@ -101,7 +101,7 @@ def test_dapo_replaces_groups_of_equal_rewards() -> None:
 def test_a_class_from_a_file_is_predicted_by_its_own_code(
     mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["theory", "grpo", "mine:Half", "--batches", "60", "--json"]) == 0
+    assert cli.main(["theory", "grpo", "mine:Half", "grpo", "--batches", "60", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["numbers"]
     predicted = {(r["name"], r["scenario"], r["quantity"]): (r["predicted"], r["source"]) for r in rows}
     assert len(predicted) == len(rows) == 32
@@ -129,6 +129,51 @@ def test_what_cannot_be_predicted_says_why(capsys: pytest.CaptureFixture[str]) -
     ):
         assert cli.main(["theory", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+BROKEN = """
+import dataclasses
+from grpobench.algorithms.grpo import GRPO
+
+@dataclasses.dataclass(frozen=True)
+class Short(GRPO):
+    name = "short"
+    def compute_signal(self, batch, models):
+        signal = super().compute_signal(batch, models)
+        return dataclasses.replace(signal, advantage=signal.advantage[1:])
+
+@dataclasses.dataclass(frozen=True)
+class Raises(GRPO):
+    name = "raises"
+    def compute_signal(self, batch, models):
+        raise KeyError("x")
+
+@dataclasses.dataclass(frozen=True)
+class Needs(GRPO):
+    name = "needs"
+    factor: float = dataclasses.field(kw_only=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Short", r"broken\.py:8 Short\.compute_signal returned advantage \(7, 1\), expected \(8, 1\)"),
+        ("Raises", r"broken\.py:16 Raises\.compute_signal raised KeyError: 'x'"),
+        ("Needs", r"theory broken:Needs: .*'factor'; give its settings defaults"),
+    ],
+)
+def test_faults_of_a_class_name_its_line(
+    name: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["theory", f"broken:{name}", "--batches", "2"]) == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_no_prediction_is_wrong() -> None:
