@@ -30,8 +30,8 @@ from grpobench.runs.commands.output import BAD_INPUT, DONE, as_json, complain, s
 @json_option
 def theory_command(options: Options) -> int:
     """Without an ALGORITHM, every prediction of docs/theory.md. mine:Half is the class Half of mine.py in
-    this folder: its expected gradient is made of its own code over all groups. Cells are predicted / measured
-    ± half of the 95 % interval."""
+    this folder: its expected gradient is made of its own code over all groups. Cells have the predicted
+    number and the measured one with half of its 95 % interval."""
     from grpobench.analysis.theory import comparison
     from grpobench.runs.api.keeping import keep_content, kept_file
     from grpobench.runs.theory.theory import theory
