@@ -92,9 +92,11 @@ def undisturbed(path: Path, settings: Sequence[str]) -> Outcome:
     row = rows[-1]
     if len(rows) != STEPS + 1:
         return judged(False, f"{len(rows) - 1} of {STEPS} steps in metrics.jsonl")
-    tokens = f"gap {row.get('gap/mean', float('nan')):.2g} nats"
-    seconds, memory = row.get("time/step", float("nan")), row.get("cost/peak_memory_gb", float("nan"))
-    return measured(f"last step {seconds:.2f} s, peak {memory:.2f} GiB, {tokens}")
+    gap = f"gap {row.get('gap/mean', float('nan')):.2g} nats"
+    # The last step also measures the distance to the base policy.
+    seconds = ", ".join(f"{each.get('time/step', float('nan')):.2f}" for each in rows[1:])
+    memory = row.get("cost/peak_memory_gb", float("nan"))
+    return measured(f"steps of {seconds} s, peak {memory:.2f} GiB, {gap}")
 
 
 def killed_and_resumed(reference: Path, path: Path, settings: Sequence[str]) -> Outcome:
