@@ -20,7 +20,15 @@ from grpobench.analysis.topics.search import describe_search, list_rate_doubts, 
 
 MOST = 20
 """Most arms or tasks that are named."""
-DOSES = {"reward.flip": "0", "reward.scale": "1", "reward.offset": "0", "reward.outliers": "0"}
+DOSES = {
+    "reward.flip": "0",
+    "reward.flip.false_positive": "0",
+    "reward.flip.false_negative": "0",
+    "reward.flip.by": "completion",
+    "reward.scale": "1",
+    "reward.offset": "0",
+    "reward.outliers": "0",
+}
 """Settings that change training rewards on purpose, and their values that change nothing."""
 
 
@@ -211,7 +219,7 @@ def _rewards(settings: Mapping[str, RecipeKey], label: Label) -> str:
         if key != "reward.weights"
     ]
     changed = [
-        f"{key.rpartition('.')[2]} {setting_text(settings, key, label)}"
+        f"{re.sub('[._]', ' ', key.removeprefix('reward.'))} {setting_text(settings, key, label)}"
         for key, neutral in DOSES.items()
         if setting_text(settings, key, label) not in ("", neutral)
     ]

@@ -28,7 +28,10 @@ from grpobench.analysis.topics.captions import (
 from grpobench.analysis.topics.curves import PanelRow, constant, draw_curves
 from grpobench.analysis.topics.figure_names import TRAINING, Panel
 
-BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "flipped_share", "outlier_share", "correct")
+BESIDE_COMPONENTS = (
+    *("mean", "std", "failed", "model_cut", "correct"),
+    *("flipped_share", "false_positive_rate", "false_negative_rate", "outlier_share"),
+)
 """Metrics below ``reward/`` that are not parts of the reward, or that repeat the verdict."""
 VERDICT = "score/correct"
 

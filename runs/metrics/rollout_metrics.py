@@ -240,13 +240,15 @@ def auc(rows: Sequence[tuple[float, float]]) -> float:
 
 
 def dose_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The share of the graded rollouts whose reward each drawn dose changed; nothing without a dose."""
+    """The share of the graded rollouts whose reward each drawn dose changed, of those that it could change;
+    nothing without a dose."""
     drawn: dict[str, list[bool]] = {}
     for group in groups:
         for name, column in group.doses.items():
             pairs = zip(column, group.verdicts, strict=True)
-            drawn.setdefault(name, []).extend(hit for hit, verdict in pairs if graded(verdict))
-    return {f"reward/{name}_share": _mean(hits) for name, hits in drawn.items()}
+            hits = drawn.setdefault(name, [])
+            hits += [hit for hit, verdict in pairs if hit is not None and graded(verdict)]
+    return {f"reward/{name}": _mean(hits) for name, hits in drawn.items()}
 
 
 def graded(verdict: Verdict) -> bool:

@@ -159,9 +159,10 @@ class Grader:
             self._dosed(weighted(parts, self.weights), (stream, problem.id, index)) if parts else MASKED
             for index, parts in enumerate(measured)
         ]
-        flipped = {"flipped": [dosed_reward.flipped for dosed_reward in rewards]} if self.reward.flip else {}
-        outlier = (
-            {"outlier": [dosed_reward.outlier for dosed_reward in rewards]} if self.reward.outliers else {}
+        drawn = [dosed_reward.columns for dosed_reward in rewards]
+        flip_columns = ("flipped_share", "false_positive_rate", "false_negative_rate")
+        doses = (flip_columns if self.reward.flip else ()) + (
+            ("outlier_share",) if self.reward.outliers else ()
         )
         return Group(
             problem,
@@ -171,7 +172,7 @@ class Grader:
             {name: [(parts or nothing)[name] for parts in measured] for name in names},
             # What an algorithm that weighs the components for itself is told, so that it is scaled too.
             {name: self.reward.scale * weight for name, weight in self.weights.items()},
-            flipped | outlier,
+            {name: [columns[name] for columns in drawn] for name in doses},
             turn_rewards=[self._turn_rewards(verdict or masked) for verdict in final_verdicts],
         )
 

@@ -95,8 +95,9 @@ class Group:
     completion or if the reward failed."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Component of the reward -> its weight."""
-    doses: Mapping[str, Sequence[bool]] = field(default_factory=dict)
-    """Kind of reward noise that the recipe adds (`flipped`, `outlier`) -> whether it changed each reward."""
+    doses: Mapping[str, Sequence[bool | None]] = field(default_factory=dict)
+    """Kind of reward noise that the recipe adds, by its metric (such as `flipped_share`) -> whether it
+    changed each reward; None where it could not."""
     turn_rewards: Sequence[tuple[float, ...]] = ()
     """The environment's rewards of the turns of each rollout, after `reward.scale`; an empty tuple for a
     rollout whose turns are not rewarded. Empty if none is."""

@@ -15,7 +15,8 @@ from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.observe import Observe
-from grpobench.runs.tools import strict, toml
+from grpobench.runs.settings.verifier_errors import VerifierErrors
+from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.task import Task
 
@@ -278,9 +279,10 @@ class RewardConfig(Settings):
     """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
     proxy_half: Annotated[float, Interval(gt=0, lt=math.inf)] = 16.0
     """Count at which a feature of the proxy is worth half its strength."""
-    flip: Share = 0.0
-    """Chance that a training reward r becomes Σ weights − r, which is 1 − r for a reward of 0 or 1. Flips and
-    the three settings below change what is trained on, never components, scores or evaluations."""
+    flip: Share | VerifierErrors = 0.0
+    """Chance that a training reward r becomes Σ weights − r, which is 1 − r for a reward of 0 or 1, or
+    `{ false_positive = 0.1, false_negative = 0.3, by = "group" }` (docs/rewards.md). Flips and the three
+    settings below change what is trained on, never components, scores or evaluations."""
     scale: Finite = 1.0
     """Factor of the training rewards, after flips."""
     offset: Finite = 0.0
@@ -303,6 +305,10 @@ class RewardConfig(Settings):
             )
         if not self.proxy and "proxy" in used:
             yield "proxy: must name at least one feature"
+        if isinstance(self.flip, VerifierErrors) and not (
+            self.flip.false_positive or self.flip.false_negative
+        ):
+            yield "flip: false_positive or false_negative must be above 0; for no errors write flip = 0"
 
     @property
     def doses(self) -> list[str]:
@@ -575,23 +581,6 @@ class RunConfig:
     def reads_teacher(self) -> bool:
         """Whether the run loads `model.teacher`."""
         return bool(self.model.teacher) and "teacher" in self.algorithm.reference_roles
-
-
-Need = tuple[str, Any, str]
-"""(setting, value, why it must have this value). In the reason {} stands for the setting, and {is} for the
-setting with the value that it has."""
-
-
-def needs(config: RunConfig, off: str, *needed: Need) -> Iterator[str]:
-    """For each setting that does not have the value it needs, the reason and the remedy; `off` is another
-    remedy of all of them."""
-    for setting, value, why in needed:
-        section, _, key = setting.partition(".")
-        current = getattr(getattr(config, section), key)
-        if current != value:
-            reason = why.replace("{}", setting).replace("{is}", f"{setting} is {toml.value(current)}")
-            remedy = "set it to" if why.endswith("{is}") and not off else f"set {setting} ="
-            yield f"{reason}; {remedy} {toml.value(value)}{f' or {off}' if off else ''}"
 
 
 def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict[Role, float]:

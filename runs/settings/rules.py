@@ -10,15 +10,8 @@ from pathlib import Path
 
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import others, registries, trl
-from grpobench.runs.settings.config import (
-    AUTO,
-    COMPONENTS,
-    REFERENCES,
-    TINY,
-    RewardConfig,
-    RunConfig,
-    needs,
-)
+from grpobench.runs.settings.config import AUTO, COMPONENTS, REFERENCES, TINY, RewardConfig, RunConfig
+from grpobench.runs.settings.needs import needs
 from grpobench.runs.settings.truncation import FULL
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded

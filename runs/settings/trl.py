@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import STAY, TABLE, Splitting
-from grpobench.runs.settings.config import RunConfig, needs
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.needs import needs
 from grpobench.runs.settings.truncation import truncation_of
 
 RELEASE = "1.16"

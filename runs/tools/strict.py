@@ -257,7 +257,7 @@ def refuse(hint: Any, value: Any) -> None:
 
 def as_plain_data(hint: Any) -> Any:
     """A type hint with what pydantic's strict mode needs to read plain data."""
-    from pydantic import AfterValidator, BeforeValidator, Strict, WrapValidator
+    from pydantic import AfterValidator, BeforeValidator, PlainValidator, Strict, WrapValidator
 
     annotated: Any = Annotated  # Type checkers cannot follow types that are created here.
     origin, arguments = get_origin(hint), get_args(hint)
@@ -273,6 +273,8 @@ def as_plain_data(hint: Any) -> Any:
         return hint
     if origin is Annotated:
         return annotated[as_plain_data(arguments[0]), *hint.__metadata__]
+    if origin in UNIONS and (table := next(filter(is_table, arguments), None)) and arguments[1:] == (table,):
+        return annotated[Any, PlainValidator(functools.partial(read_either, arguments[0], table))]
     inner = tuple(argument if argument is Ellipsis else as_plain_data(argument) for argument in arguments)
     if origin in UNIONS:
         union = functools.reduce(operator.or_, inner)
@@ -322,6 +324,17 @@ def read_union(optional: bool, value: Any, read: Callable[[Any], Any]) -> Any:
             raise
         sentences = [sentence(detail, {}) for detail in error.errors()]
         raise ValueError(", ".join([*sentences, *([f'or "{NONE}"'] * optional)])) from None
+
+
+def read_either(plain_hint: Any, cls: Any, value: Any, info: ValidationInfo) -> Any:
+    """A table as the dataclass, anything else as the plain type. So no error names a type that was not
+    meant."""
+    if isinstance(value, cls):
+        return value
+    read = adapter(cls if isinstance(value, Mapping) else plain_hint).validate_python(
+        value, context=info.context
+    )
+    return construct(cls, read) if isinstance(value, Mapping) else read
 
 
 def construct(cls: Any, values: Mapping[str, Any]) -> Any:
@@ -443,7 +456,7 @@ def inside(hint: Any, location: Sequence[int | str]) -> Any:
         return inside(hints(hint)[str(location[0])], location[1:]) if location else hint
     inner = [kind for kind in get_args(hint) if kind not in (types.NoneType, Ellipsis)]
     if get_origin(hint) in UNIONS:
-        return inside(inner[0], location)
+        return inside(next(filter(is_table, inner), inner[0]), location)
     return inside(inner[-1], location[1:]) if location and inner else hint
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
+import random
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 import torch
 from helpers.logs import is_metric
 from helpers.toys import Letters
-from helpers.whole_runs import configure, rows, run, timeless, transcript, weights
+from helpers.whole_runs import configure, rows, run, run_until_killed, same, timeless, transcript, weights
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
@@ -32,6 +34,8 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings.config import RewardConfig, SamplerConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.settings.verifier_errors import VerifierErrors
+from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.task import Problem, Task, Verdict
 
@@ -125,7 +129,93 @@ def test_components_scores_and_masked_completions_are_left_alone() -> None:
     assert dosed_group.components["correct"][0] == 1.0 and math.isnan(dosed_group.components["correct"][1])
     assert [verdict.scores.get("correct") for verdict in dosed_group.verdicts] == [1.0, None, 0.0]
     assert dosed_group.reward[1] == 0.0
-    assert dosed_group.doses == {"flipped": [True, False, True], "outlier": [True, False, True]}
+    assert dosed_group.doses == {
+        "flipped_share": [True, False, True],
+        "false_positive_rate": [None, None, True],
+        "false_negative_rate": [True, None, None],
+        "outlier_share": [True, False, True],
+    }
+
+
+# Errors of a verifier
+
+
+GROUPS, GROUP_SIZE = 500, 8
+
+
+def errors_of(settings: VerifierErrors, steps: int = 1, seed: int = 0) -> np.ndarray:
+    """Whether each reward is flipped, (steps, problems, completions): even completions are right."""
+    keys = itertools.product(range(steps), range(GROUPS), range(GROUP_SIZE))
+    config = RewardConfig(flip=settings)
+    flipped = [
+        dosed(1.0 - i % 2, config, {"correct": 1.0}, seed, (f"{step}/0", f"p{problem}", i)).flipped
+        for step, problem, i in keys
+    ]
+    return np.array(flipped).reshape(steps, GROUPS, GROUP_SIZE)
+
+
+@pytest.mark.parametrize("by", ["completion", "group", "problem"])
+@pytest.mark.parametrize(("false_positive", "false_negative"), [(0.2, 0.05), (0.0, 0.3), (1.0, 0.0)])
+def test_rates_of_both_errors_are_binomial_over_their_draws(
+    by: Any, false_positive: float, false_negative: float
+) -> None:
+    """Where completions share a draw, the draws are counted: right and wrong ones of a group have equal
+    draws among themselves."""
+    flipped = errors_of(VerifierErrors(false_positive, false_negative, by))[0]
+    if by != "completion":
+        assert (flipped[:, ::2] == flipped[:, :1]).all() and (flipped[:, 1::2] == flipped[:, 1:2]).all()
+        flipped = flipped[:, :2]
+    for hits, chance in ((flipped[:, 1::2], false_positive), (flipped[:, ::2], false_negative)):
+        if 0 < chance < 1:
+            assert binomtest(int(hits.sum()), hits.size, chance).pvalue > 1e-3
+        else:
+            assert (hits == bool(chance)).all()
+
+
+def correlation(flipped: np.ndarray) -> float:
+    """Mean correlation of the errors of two completions of a group, over groups."""
+    table = np.corrcoef(flipped.T.astype(float))
+    return float(table[~np.eye(len(table), dtype=bool)].mean())
+
+
+def test_errors_of_a_group_are_one_draw_and_those_of_completions_are_not() -> None:
+    """With equal chances a group is flipped as a whole: correlation 1. Independent ones have a mean over 28
+    pairs of 500 groups with SD 1/√(28 · 500) = 0.0085."""
+    assert correlation(errors_of(VerifierErrors(0.3, 0.3, "group"))[0]) == pytest.approx(1.0)
+    assert abs(correlation(errors_of(VerifierErrors(0.3, 0.3, "completion"))[0])) < 4 * 0.0085
+
+
+def test_only_errors_by_problem_last_over_steps() -> None:
+    by_problem = errors_of(VerifierErrors(0.3, 0.1, "problem"), steps=3)
+    assert (by_problem == by_problem[:1]).all()
+    first, second = errors_of(VerifierErrors(0.5, 0.5, "group"), steps=2)[:, :, 0]
+    assert binomtest(int((first == second).sum()), GROUPS, 0.5).pvalue > 1e-3
+    other = errors_of(VerifierErrors(0.5, 0.5, "problem"), seed=1)[0, :, 0]  # another run, other problems
+    mine = errors_of(VerifierErrors(0.5, 0.5, "problem"))[0, :, 0]
+    assert binomtest(int((mine == other).sum()), GROUPS, 0.5).pvalue > 1e-3
+
+
+@given(share=st.floats(0.001, 1), reward=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99))
+def test_plain_number_is_the_chance_of_both_errors_with_the_draws_of_completions(
+    share: float, reward: float, seed: int
+) -> None:
+    key = ("3/0", "p", 4)
+    plain = dosed(reward, RewardConfig(flip=share), {"correct": 1.0}, seed, key)
+    errors = RewardConfig(flip=VerifierErrors(share, share))
+    assert plain == dosed(reward, errors, {"correct": 1.0}, seed, key)
+    draw = random.Random(derive(seed, "flip", *key)).random()  # as before there were other errors
+    assert plain.flipped == (draw < share)
+
+
+def test_error_is_positive_if_it_raises_the_reward_whatever_the_weights() -> None:
+    """Of weights 1 and −0.5 rewards go from −0.5 to 1, and 0.25 is the middle: it is neither."""
+    weights = {"correct": 1.0, "long": -0.5}
+    kinds = {-0.5: 0.0, 0.0: 0.0, 0.25: None, 0.5: 1.0, 1.0: 1.0}
+    for reward, kind in kinds.items():
+        flip = RewardConfig(flip=VerifierErrors(false_positive=1.0))
+        assert dosed(reward, flip, weights, 0, ("1/0", "p", 0)).was_high == kind
+        negative = dosed(reward, RewardConfig(flip=VerifierErrors(0.0, 1.0)), weights, 0, ("1/0", "p", 0))
+        assert negative.reward == pytest.approx(0.5 - reward if kind else reward)
 
 
 # What a wrong format costs
@@ -232,6 +322,27 @@ def test_rows_of_a_dosed_run(policy: str, tmp_path: Path) -> None:
         for completion in first
     ]
     assert run_rows[1]["reward/flipped_share"] == np.mean(flips)
+
+
+def test_rows_have_the_measured_rates_of_errors_and_a_killed_run_repeats_them(
+    policy: str, tmp_path: Path
+) -> None:
+    """Rates by the scores and rewards of the transcripts, and the same run after a kill."""
+    reward = RewardConfig(flip=VerifierErrors(0.4, 0.2, "group"))
+    run_rows = run(configure(policy, reward=reward), tmp_path / "whole")
+    for step, row in enumerate(run_rows[1:], 1):
+        pairs = [
+            (completion["scores"]["correct"], completion["reward"])
+            for group in transcript(tmp_path / "whole", step)
+            for completion in group["completions"]
+        ]
+        for name, right in (("false_positive_rate", 0), ("false_negative_rate", 1)):
+            errors = [correct != paid for correct, paid in pairs if correct == right]
+            assert row[f"reward/{name}"] == pytest.approx(np.mean(errors))
+        assert row["reward/flipped_share"] == np.mean([correct != paid for correct, paid in pairs])
+    run_until_killed(configure(policy, reward=reward), tmp_path / "resumed", 2)
+    run(configure(policy, reward=reward), tmp_path / "resumed")
+    assert same(tmp_path / "whole", tmp_path / "resumed")
 
 
 def test_greedy_answer_is_dosed_and_leaves_no_trace_in_the_shares(policy: str, tmp_path: Path) -> None:
