@@ -36,6 +36,7 @@ from grpobench.analysis.topics.costs import (
 )
 from grpobench.analysis.topics.evaluations import agreement_table, later_table
 from grpobench.analysis.topics.figure_names import AXES, TRAINING
+from grpobench.analysis.topics.mixtures import order_table, parts_table
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.overview import differences_table, overview_table
 from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table, rate_pairs_table
@@ -85,7 +86,9 @@ OF_ACCURACIES: Mapping[str, MakeTable] = {
     "against_base": lambda numbers: against_base_table(numbers.against_base),
     "aggregate": lambda numbers: aggregate_table(numbers.experiment, numbers.runs),
     "improvement": lambda numbers: improvement_table(numbers.experiment, numbers.runs),
+    "order": lambda numbers: order_table(numbers.experiment, numbers.runs),
     "accuracy": lambda numbers: accuracy_table(numbers.experiment, numbers.runs),
+    "mixture": lambda numbers: parts_table(numbers.experiment, numbers.runs),
 }
 """The first tables of a report by name, in its order; none where no run was evaluated."""
 OF_LOGS: Mapping[str, MakeTable] = {

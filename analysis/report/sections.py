@@ -117,13 +117,13 @@ SECTIONS: Sequence[Section] = (
         "Head to head",
         (
             *figures("differences"),
-            *tables("comparisons", fold=Fold.PAPER),
+            *tables("comparisons", "order", fold=Fold.PAPER),
             *tables("unresolved", "against_base", "aggregate", "improvement", fold=Fold.SCREEN),
         ),
     ),
     Section(
         "Accuracy",
-        (*tables("accuracy"), *tables("accuracy_sampled", "accuracy_greedy", fold=Fold.SCREEN)),
+        (*tables("accuracy", "mixture"), *tables("accuracy_sampled", "accuracy_greedy", fold=Fold.SCREEN)),
     ),
     Section("Several turns", (*tables("horizons"), *figures("credit"))),
     Section("Where a gain comes from", tables("sources", fold=Fold.PAPER)),

@@ -104,8 +104,8 @@ def finals(
         logged = bool((accuracy["task"] == task).any())
         for run in (run for run in experiment.runs if run.task == task):
             tested_rows = tested(run)
-            base = _at_start(tested_rows)
-            final = _at_end(tested_rows, run) if run.finished or run.collapsed else math.nan
+            base = at_start(tested_rows)
+            final = at_end(tested_rows, run) if run.finished or run.collapsed else math.nan
             collapse = fallen.get(run.name)
             trained = validated(run)
             trained = trained[trained["step"] > 0]
@@ -137,12 +137,13 @@ def _run_status(run: Run, collapse: Collapse | None, lacking: bool) -> str:
     return COLLAPSED if run.finished and collapse else run.state
 
 
-def _at_start(rows: pd.DataFrame) -> float:
+def at_start(rows: pd.DataFrame) -> float:
+    """The value before the first update; NaN where none is logged."""
     values = rows.loc[rows["step"] == 0, "value"]
     return float(values.iloc[0]) if len(values) else math.nan
 
 
-def _at_end(rows: pd.DataFrame, run: Run) -> float:
+def at_end(rows: pd.DataFrame, run: Run) -> float:
     """The value after the last update of the run; NaN where the log ends before it. For an imported run it is
     the last value in the log, because other libraries do not always evaluate at the end."""
     last = 0 if import_record(run) else run.config.get("train", {}).get("steps", run.step)

@@ -78,6 +78,7 @@ def sampled_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> 
         **group_metrics(groups),
         **length_metrics(groups),
         **correctness_metrics(groups, categories),
+        **category_metrics(groups, categories),
     }
 
 
@@ -105,6 +106,19 @@ def correctness_metrics(groups: Sequence[Group], categories: Sequence[str] = ())
         f"score/correct/{name}": _mean([correct for category, correct, _ in rows if category == name])
         for name in categories
     }
+
+
+def category_metrics(groups: Sequence[Group], categories: Sequence[str]) -> dict[str, float]:
+    """Groups, groups without a signal and tokens of completions, by the category of the problem."""
+    row: dict[str, float] = {}
+    for name in categories:
+        chosen = [group for group in groups if str(group.problem.traits.get("category")) == name]
+        rewards = [group.graded_rewards() for group in chosen]
+        lengths = [rollout.length for group in chosen for rollout in group.rollouts]
+        row[f"groups/sampled/{name}"] = float(len(chosen))
+        row[f"groups/zero_signal/{name}"] = _mean([len(set(of_group)) <= 1 for of_group in rewards])
+        row[f"length/mean/{name}"] = _mean(lengths)
+    return row
 
 
 def trained_metrics(batch: Batch, sampled: Sequence[Group]) -> dict[str, float]:

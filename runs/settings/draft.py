@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, Interval
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.runs.settings import registries
+from grpobench.runs.settings import registries, stored
 from grpobench.runs.settings.layers import (
     ELSEWHERE,
     SETTINGS,
@@ -52,19 +52,23 @@ OTHER_FORMATS = ("csv", "parquet")
 """Keys for files that a task does not read, and that pandas converts."""
 HUB = "hub"
 """The key of an entry that makes a task of a data set of the hub."""
+MIXTURE = "mixture"
+"""The key of an entry that mixes several tasks."""
 
 
-def read_tasks(table: Mapping[str, Any], folder: Path | None, faults: list[str]) -> Tasks:
-    """The tasks that a recipe in `folder` lists."""
+def read_tasks(
+    table: Mapping[str, Any], folder: Path | None, faults: list[str], path: KeyPath = "tasks"
+) -> Tasks:
+    """The tasks that a recipe in `folder` lists, or a mixture in it, at the `path` of its list."""
     entries = table.get("tasks", [])
     if not isinstance(entries, list):
-        faults.append(f"tasks: must be a list, not {strict.describe(entries)}")
+        faults.append(f"{path}: must be a list, not {strict.describe(entries)}")
         return {}
     listed: Tasks = {}
     for index, entry in enumerate(entries):
-        for name, task in read_task(entry, f"tasks[{index}]", folder, faults).items():
+        for name, task in read_task(entry, f"{path}[{index}]", folder, faults).items():
             if name in listed:
-                faults.append(f"tasks[{index}]: the task {name} is listed twice; remove one")
+                faults.append(f"{path}[{index}]: the task {name} is listed twice; remove one")
             listed.setdefault(name, task)
     return listed
 
@@ -79,6 +83,8 @@ def read_task(entry: Any, path: KeyPath, folder: Path | None, faults: list[str])
     elif other := [key for key in OTHER_FORMATS if key in table]:
         convert = f"pandas.read_{other[0]}(FILE).to_json('FILE.jsonl', orient='records', lines=True)"
         faults.append(f"{path}.{other[0]}: tasks read JSONL; convert the file: {convert}")
+    elif MIXTURE in table:
+        return read_mixture(name, table, path, folder, faults)
     elif DATA in table or HUB in table:
         from grpobench.tasks.kinds import hub, jsonl  # which load the graders
 
@@ -95,7 +101,7 @@ def read_task(entry: Any, path: KeyPath, folder: Path | None, faults: list[str])
             return {name: Chosen(classes[verify], scope.section(TASK, classes[verify], fields, faults, path))}
     else:
         faults += [
-            strict.unknown(path, key, ("name", SETTINGS, DATA, HUB), {key: f"{path}.settings.{key}"})
+            strict.unknown(path, key, ("name", SETTINGS, DATA, HUB, MIXTURE), {key: f"{path}.settings.{key}"})
             for key in table
             if key not in ("name", SETTINGS)
         ]
@@ -106,6 +112,43 @@ def read_task(entry: Any, path: KeyPath, folder: Path | None, faults: list[str])
             fields = table.get(SETTINGS, {})
             return {cls.name: Chosen(cls, Scope(task=cls.name).section(TASK, cls, fields, faults, label))}
     return {}
+
+
+def read_mixture(
+    name: str, table: Mapping[str, Any], path: KeyPath, folder: Path | None, faults: list[str]
+) -> Tasks:
+    """The task of an entry that mixes tasks: those of its own `tasks`, others with their defaults. None, with
+    a fault, where one is wrong."""
+    from grpobench.runs.settings.task_mixture import TaskMixture  # which loads the graders
+
+    before = len(faults)
+    if name in registries.tasks():
+        faults.append(f"{path}.name: the suite has another task {name!r}; choose another name")
+    faults += [
+        strict.unknown(path, key, ("name", MIXTURE, "tasks"))
+        for key in table
+        if key not in ("name", MIXTURE, "tasks")
+    ]
+    shares = strict.convert(table[MIXTURE], dict[str, float], f"{path}.{MIXTURE}", faults)
+    if isinstance(shares, Bad):
+        return {}
+    listed = read_tasks(table, folder, faults, f"{path}.tasks")
+    faults += [f"{path}.tasks: {task} has no share in {MIXTURE}" for task in listed if task not in shares]
+    mixture, parts = {}, {}
+    for key, share in shares.items():
+        entry_path = f"{path}.{MIXTURE}.{key}"
+        read = {key: listed[key]} if key in listed else read_task(key, entry_path, folder, faults)
+        for task, chosen in read.items():
+            mixture[task] = share
+            settings = {setting.key: setting.value for setting in chosen.settings}
+            parts[task] = stored.entry_of("task", task, chosen.cls, settings)
+    if len(faults) > before:
+        return {}
+    fields = {"name": name, MIXTURE: mixture, "parts": parts}
+    if any("class" in entry for entry in parts.values()):
+        fields["folder"] = "."
+    scope = Scope(task=name)
+    return {name: Chosen(TaskMixture, scope.section(TASK, TaskMixture, fields, faults, path))}
 
 
 def read_environment(

@@ -9,6 +9,7 @@ from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.settings import optimizers, plugins, registries
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.registries import Kind, Resolved
+from grpobench.runs.settings.task_mixture import with_parts
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.frames import Frame, describe_error, innermost
 from grpobench.runs.tools.strict import ConfigError
@@ -64,12 +65,13 @@ def others(config: RunConfig) -> dict[str, Resolved]:
     """Everything in a run that is others' code, by its name: `module:Name`, or what an entry point calls it.
     Raises ConfigError where something is no longer there."""
     resolved_by_name: dict[str, Resolved] = {}
-    for part in (config.algorithm, config.task):
+    tasks = with_parts(config.task)
+    for part in (config.algorithm, *tasks):
         if not registries.of_the_suite(type(part)):
             resolved_by_name[plugins.reference(type(part))] = Resolved(
                 type(part), plugins.provenance(type(part))
             )
-    if reference := getattr(config.task, "environment", ""):
+    for reference in filter(None, (getattr(task, "environment", "") for task in tasks)):
         definition: Any = plugins.load(reference, folder(config), "task.environment")
         if not registries.of_the_suite(definition):
             resolved_by_name[reference] = Resolved(definition, plugins.provenance(definition))

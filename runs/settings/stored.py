@@ -24,16 +24,20 @@ def dump(config: RunConfig) -> str:
     parts: tuple[Kind, ...] = ("algorithm", "task")
     for part in parts:
         chosen = getattr(config, part)
-        table[part] = {"name": chosen.name, "settings": portable(chosen, config.beside)}
-        # Data of a recipe are a task of the suite's that no registry has; others' code has its reference even
-        # where this process knows it by name, since another may not.
-        cls = type(chosen)
-        if registries.built_in(part).get(chosen.name) is not cls or not registries.of_the_suite(cls):
-            table[part]["class"] = plugins.reference(cls)
+        table[part] = entry_of(part, chosen.name, type(chosen), portable(chosen, config.beside))
     if config.dialect:
         table["algorithm"]["dialect"] = config.dialect
     table |= {name: strict.plain(getattr(config, name)) for name in SECTIONS}
     return toml.write(table)
+
+
+def entry_of(part: Kind, name: str, cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """An algorithm or task as run.toml has it, which `built` reads."""
+    # Data of a recipe are a task of the suite's that no registry has; others' code has its reference even
+    # where this process knows it by name, since another may not.
+    in_registry = registries.built_in(part).get(name) is cls and registries.of_the_suite(cls)
+    reference = {} if in_registry else {"class": plugins.reference(cls)}
+    return {"name": name, "settings": dict(settings), **reference}
 
 
 def load(text: str) -> RunConfig:
