@@ -24,6 +24,8 @@ OVER_RATES: Mapping[str, str] = {
 }
 """Numbers of a seed from the arm's runs at all learning rates."""
 TENTH, QUARTER = 0.1, 0.25
+CENSORED: Mapping[str, str] = {"lasting": "reached the end", "reach": "did not reach the level"}
+"""Kinds of outcomes that have a largest value, at which a run is censored: what is said of such runs."""
 SHARES = ("above", "net_above")
 """Kinds of outcomes that are 1, 0 or -1 by another outcome."""
 REDUCTIONS: Mapping[str, str] = {
@@ -50,6 +52,10 @@ _ACCURACY = f"(:{_MODE})?", f"{{0}}, or {{0}}: and one of {', '.join(MODES)}"
 _EVALUATED = f":{_MODE}/.+", f"{{0}}:MODE/METRIC with one of {', '.join(MODES)}"
 _ALSO = f":[^/]+/{_MODE}/.+", f"{{0}}:TASK/MODE/METRIC with one of {', '.join(MODES)}"
 _BUDGET = f":{_one_of(BUDGETS)}", f"{{0}}: and one of {', '.join(BUDGETS)}"
+_REACH = (
+    rf":(0*\.\d*[1-9]\d*|1(\.0*)?):{_one_of(BUDGETS)}",
+    f"{{0}}:LEVEL:AXIS with a share above 0 and at most 1, such as 0.6, and one of {', '.join(BUDGETS)}",
+)
 _PASS = r":0*[1-9]\d*", "{0}:K with a positive number"
 KINDS: Mapping[str, tuple[str, str]] = {
     # Final accuracy as reports count it; the same less that before training; that before training.
@@ -71,6 +77,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     # against what it spent (docs/compute-curves.md): the accuracy that it nears, NaN with fewer than four
     # evaluations; what was spent for half of the gain, NaN for a gain below two points.
     **dict.fromkeys(("equal", "ceiling", "midpoint"), _BUDGET),
+    # What was spent when an evaluation on validation first showed LEVEL; at most what all runs have spent.
+    "reach": _REACH,
     # Of an arm over its learning rates, by seed (docs/judging.md).
     "rate": (f":{_one_of(OVER_RATES)}", f"{{0}}: and one of {', '.join(OVER_RATES)}"),
     # Mean length in tokens of the final sampled answers that are wrong.

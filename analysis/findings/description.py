@@ -17,6 +17,7 @@ from grpobench.analysis.findings.planned import (
 )
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Judged, Result
+from grpobench.analysis.measure import CENSORED, Measure
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.survival import restricted_mean
 from grpobench.analysis.statistics.verdicts import ALPHA
@@ -37,12 +38,15 @@ class ArmMean:
     """Largest possible value of a run, if the outcome ends with the run; else NaN."""
     reached: int = 0
     """Runs with this value, which count as censored: they might have lasted longer."""
+    kind: str = ""
+    """Kind of the outcome, if it is censored."""
 
 
 def arm_means(record: Record, test: str) -> list[ArmMean]:
     """By arm and task, in the order of the runs."""
     horizons = record.horizons.get(test, {})
-    means = []
+    outcomes = {measured.name: measured.outcome for measured in record.registration.finding.measured}
+    kind, means = Measure.read(outcomes[test]).kind, []
     for cell in dict.fromkeys(run[:2] for run in record.states):
         values = {
             run: value
@@ -57,7 +61,7 @@ def arm_means(record: Record, test: str) -> list[ArmMean]:
                 collapsed = [values[run] < ends[run] for run in ends]
                 mean = restricted_mean([values[run] for run in ends], collapsed, end)
         reached = count_reached(values, horizons)
-        means.append(ArmMean(*cell, tuple(values.values()), mean, end, reached))
+        means.append(ArmMean(*cell, tuple(values.values()), mean, end, reached, kind))
     return means
 
 
@@ -133,7 +137,8 @@ def effect_words(test: Mapping[str, Any]) -> str:
     within = [f"{amount(low, unit, test['ratio'])} to {amount(high, unit, test['ratio'])}"]
     within = [] if math.isnan(low) else within
     if test.get("reached") is not None:
-        within.append(f"{test['reached']} of {test['runs']} runs reached the end")
+        words = CENSORED[Measure.read(test["outcome"]).kind]
+        within.append(f"{test['reached']} of {test['runs']} runs {words}")
     if test.get("bases", 1) > 1:
         within.append(f"{test['bases']} bases")
     return f"{text} ({'; '.join(within)})" if within else text
@@ -168,8 +173,8 @@ def parts_words(test: Mapping[str, Any]) -> str:
 
 
 def arm_words(arm_mean: ArmMean, unit: str) -> str:
-    """An arm's mean with its interval in a test's unit. Where the outcome ends with the run, it is the mean
-    within the planned updates, and runs that reached the end are counted."""
+    """An arm's mean with its interval in a test's unit. Where the outcome is censored, it is the mean within
+    the planned updates or the budget, and censored runs are counted."""
 
     def shown(value: float) -> str:
         return amount(value, unit, False, sign=False)
@@ -179,7 +184,7 @@ def arm_words(arm_mean: ArmMean, unit: str) -> str:
     if math.isnan(arm_mean.horizon):
         return f"{shown(mean.value)} ({'; '.join(parts)})" if parts else shown(mean.value)
     if arm_mean.reached:
-        parts.append(f"{arm_mean.reached} of {len(arm_mean.values)} reached the end")
+        parts.append(f"{arm_mean.reached} of {len(arm_mean.values)} {CENSORED[arm_mean.kind]}")
     within = f" ({'; '.join(parts)})" if parts else ""
     return f"{shown(mean.value)} of {arm_mean.horizon:g}{within}"
 

@@ -168,8 +168,8 @@ def scaled(judged: Judged) -> tuple[float, float, float]:
 
 
 def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None = None) -> Drawing:
-    """What the primary test measures of every run, by arm, with the mean over seeds. Where the outcome ends
-    with the run nothing stands beyond its end, and runs that reached it are triangles and counted. `labels`
+    """What the primary test measures of every run, by arm, with the mean over seeds. Where the outcome is
+    censored nothing stands beyond its largest value, and runs with it are triangles and counted. `labels`
     are names of arms and tasks in the figure."""
     test = result.primary.test
     arms = arm_means(record, test.name)
@@ -199,16 +199,23 @@ def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None =
         axes.xaxis.set_major_locator(round_ticks(6))
         if ends:
             _draw_end(axes, max(ends))
-            legend_above(figure, [_censored_handle()], ["reached the end without a collapse (count: right)"])
+            legend_above(figure, [_censored_handle()], [f"{CENSORED_RUNS[arms[0].kind]} (count: right)"])
         sns.despine(figure)
     seeds = counted([len(arm_mean.values) for arm_mean in arms], "seed")
     caption = f"Points are {seeds} per arm; bars are means over seeds with 95% t intervals."
     if ends:
-        caption = (
-            f"Points are {seeds} per arm; bars are restricted means, how many of the {max(ends):g} planned "
-            "updates a run lasts on average, with 95% intervals."
-        )
+        of = {
+            "lasting": f"how many of the {max(ends):g} planned updates a run lasts on average",
+            "reach": f"what a run spends of {max(ends):g} until it reaches the level",
+        }[arms[0].kind]
+        caption = f"Points are {seeds} per arm; bars are restricted means, {of}, with 95% intervals."
     return Drawing(result.finding.name, result.finding.claim, caption, figure)
+
+
+CENSORED_RUNS: Mapping[str, str] = {
+    "lasting": "reached the end without a collapse",
+    "reach": "did not reach the level",
+}
 
 
 def _draw_end(axes: Axes, end: float) -> None:
@@ -262,6 +269,11 @@ def metric_words(name: str) -> str:
     return metric.label if metric and metric.label else human(name.replace("/", " ").replace("+", " and "))
 
 
+def _target_words(argument: str) -> str:
+    level, _, axis = argument.partition(":")
+    return f"{AXES.get(axis, axis.upper())} until accuracy is {level}" if axis else ""
+
+
 AT_RATES: Mapping[str, str] = {
     "loss-at-half": "accuracy lost at half the learning rate",
     "loss-at-twice": "accuracy lost at twice the learning rate",
@@ -296,6 +308,7 @@ def axis_words(outcome: str, unit: str) -> str:
         "also": f"final {metric_and_mode}",
         "also_shift": f"change of {metric_and_mode}",
         "lasting": f"updates before a collapse{f' ({human(argument)})' if argument else ''}",
+        "reach": _target_words(argument),
         "pass": f"pass@{argument}",
         "pass_gain": f"gain in pass@{argument}",
         "pass_base": f"pass@{argument} before training",

@@ -1,4 +1,4 @@
-"""The largest possible value of outcomes that end with the run, such as the updates before a collapse."""
+"""The largest possible value of outcomes that are censored, such as the updates before a collapse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key: TypeAlias = tuple[str, str, int]
 Values: TypeAlias = Mapping[str, Mapping[Key, float]]
 """Test, check or control -> run -> measured value."""
 Horizons: TypeAlias = Mapping[str, Mapping[Key, float]]
-"""By test whose outcome ends with the run: the planned updates of each run."""
+"""By test whose outcome is censored: the planned updates of each run, or the budget of a target."""
 
 
 def clip(mean: Estimate, low: float, high: float) -> Estimate:

@@ -118,7 +118,7 @@ def _over_bases(test_result: Judged, finding: Finding) -> Judged:
 
 
 def _censored(test_result: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
-    """The judged test with its effect cut to possible values, and how many runs reached the end."""
+    """The judged test with its effect cut to possible values, and how many runs are censored."""
     test = test_result.test
     measured = {
         run: value

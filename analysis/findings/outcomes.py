@@ -9,7 +9,7 @@ from dataclasses import replace
 import pandas as pd
 
 from grpobench.analysis.findings.horizons import Key
-from grpobench.analysis.measure import OF_STEPS, SHARES, Measure
+from grpobench.analysis.measure import CENSORED, OF_STEPS, SHARES, Measure
 from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.analysis.statistics.rates import width_in_octaves
 from grpobench.analysis.statistics.samples import pass_at_k, solved
@@ -42,6 +42,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "also": _evaluated,
         "also_shift": _evaluated,
         "lasting": _lasting,
+        "reach": _reach,
         "pass": _passed,
         "pass_gain": _passed,
         "pass_base": _passed,
@@ -62,9 +63,13 @@ def _side_of(value: float, limit: float, kind: str) -> float:
 
 
 def horizons_of(experiment: Experiment, outcome: str) -> dict[Key, float]:
-    """The planned updates of every run that has a result, where the outcome ends with the run; else empty."""
-    if Measure.read(outcome).kind != "lasting":
+    """The largest possible outcome of every run that has a result, at which it is censored; empty for
+    outcomes that have none."""
+    measure = Measure.read(outcome)
+    if measure.kind not in CENSORED:
         return {}
+    if measure.kind == "reach":
+        return _until_level(experiment, measure)[1]
     return {key(run): _planned(run) for run in experiment.runs if run.settled}
 
 
@@ -191,6 +196,23 @@ def _lasting(experiment: Experiment, measure: Measure, where: Mapping[str, str])
             end = collapse_of(run, findings_of_run)
             steps[key(run)] = float(end.step) if end else planned
     return steps
+
+
+def _reach(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+    return _until_level(experiment, measure)[0]
+
+
+def _until_level(experiment: Experiment, measure: Measure) -> tuple[dict[Key, float], dict[Key, float]]:
+    # It draws, too: half a second that lists of algorithms and recipes do without.
+    from grpobench.analysis.topics.targets import within_budget
+
+    level, _, axis = measure.argument.partition(":")
+    values, horizons = dict[Key, float](), dict[Key, float]()
+    for task in experiment.tasks:
+        spent, largest = within_budget(experiment, task, float(level), axis)
+        values |= spent
+        horizons |= largest
+    return values, horizons
 
 
 def _passed(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:

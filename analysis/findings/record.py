@@ -235,12 +235,17 @@ class Record:
     def plain(self) -> dict[str, Any]:
         """The kept table."""
         rows = []
+        kinds = {test.name: Measure.read(test.outcome).kind for test in self.registration.finding.measured}
         for run, state in self.states.items():
             value_by_test = {test: by_run[run] for test, by_run in self.values.items() if run in by_run}
             measured = {test: json_number(value, DECIMALS) for test, value in value_by_test.items()}
             row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": measured}
-            end = next((ends[run] for ends in self.horizons.values() if run in ends), None)
-            row |= {} if end is None else {"horizon": end}
+            ends = {test: by_run[run] for test, by_run in self.horizons.items() if run in by_run}
+            # All outcomes that end with the run have one horizon; each target has its own.
+            planned = [end for test, end in ends.items() if kinds[test] == "lasting"]
+            budgets = {test: end for test, end in ends.items() if kinds[test] != "lasting"}
+            row |= {"horizon": planned[0]} if planned else {}
+            row |= {"horizons": budgets} if budgets else {}
             collapsed_at = self.collapsed_at.get(run)
             rows.append(row if collapsed_at is None else {**row, "collapsed_at": collapsed_at})
         content = {
@@ -276,7 +281,7 @@ def record_of(experiment: Experiment) -> Record:
         states={(run.arm, run.task, run.seed): run.state for run in measured_runs.runs},
         provenance=replace(provenance_of(measured_runs), command=registration.command),
         horizons={
-            test.name: ends
+            test.name: {run: round(end, DECIMALS) for run, end in ends.items()}
             for test in registration.finding.measured
             if (ends := horizons_of(experiment, test.outcome))
         },
@@ -292,7 +297,8 @@ def part_of(experiment: Experiment) -> Record:
     record = record_of(replace(experiment, runs=tuple(run for run in experiment.runs if run.settled)))
     for test in record.registration.finding.measured:
         measure = Measure.read(test.outcome)
-        if measure.kind == "rate" or (measure.kind == "equal" and measure.argument != "updates"):
+        budgeted = measure.kind in ("equal", "reach") and not measure.argument.endswith("updates")
+        if measure.kind == "rate" or budgeted:
             why = f"{test.outcome} is measured over all runs at once"
             raise LogError(f"{experiment.folder}: no part of it can be kept: {why}")
     return record
@@ -343,6 +349,14 @@ def _kept(content: dict[str, Any], path: str) -> Record:
     }
     states = {run: str(row["state"]) for run, row in keys.items()}
     ends = {run: float(row["horizon"]) for run, row in keys.items() if "horizon" in row}
+    horizons = {
+        test.name: ends or horizons_of_finished(values[test.name], states)
+        for test in registration.finding.measured
+        if Measure.read(test.outcome).kind == "lasting"
+    }
+    for run, row in keys.items():
+        for test, end in row.get("horizons", {}).items():
+            horizons.setdefault(test, {})[run] = float(end)
     return Record(
         registration=registration,
         values=values,
@@ -350,11 +364,7 @@ def _kept(content: dict[str, Any], path: str) -> Record:
         departures=tuple(content["departures"]),
         states=states,
         provenance=replace(Provenance.pop(content), command=registration.command),
-        horizons={
-            test.name: ends or horizons_of_finished(values[test.name], states)
-            for test in registration.finding.measured
-            if Measure.read(test.outcome).kind == "lasting"
-        },
+        horizons=horizons,
         collapsed_at={
             run: row.get("collapsed_at")
             for run, row in keys.items()

@@ -59,9 +59,9 @@ class Judged:
     runs: int = 0
     """Runs of the contrast with a value."""
     reached: int | None = None
-    """How many of them reached the end, if the outcome ends with the run; else None."""
+    """How many of them are censored, if the outcome is (`measure.CENSORED`); else None."""
     p_log_rank: float = math.nan
-    """Of the log-rank test by permutation inside seeds, if the outcome ends with the run and the contrast is
+    """Of the log-rank test by permutation inside seeds, if the outcome is censored and the contrast is
     one of two arms on one task; beside `p`, which is that of the restricted means."""
     bases: int = 1
     """Number of bases that the seeds are nested in; the interval of the effect is over bases from two on."""

@@ -17,7 +17,7 @@ from grpobench.analysis.tools.text import RATE_SUFFIX
 Expected = Literal["higher", "lower", "same", "not lower", "not higher"]
 FREE: Mapping[str, str] = {"not lower": "higher", "not higher": "lower"}
 """Expectations of non-inferiority, with the side on which an effect may have any size."""
-WHOLE = ("lasting", "rate", "base", "pass_base", *SHARES)
+WHOLE = ("lasting", "reach", "rate", "base", "pass_base", *SHARES)
 """Kinds of outcomes that no collapse is mixed into: it is what they measure, or they come before it."""
 DIGEST = 16
 """Number of hexadecimal characters of a digest."""

@@ -47,6 +47,7 @@ from grpobench.analysis.topics.search import search_table
 from grpobench.analysis.topics.sources import sources_table
 from grpobench.analysis.topics.stability import draw_survival, stability_table, survival_table
 from grpobench.analysis.topics.sweep import SweepAxes, SweepCell, axes_of, draw_map, frontier_table, map_table
+from grpobench.analysis.topics.targets import draw_targets, target_pairs_table, targets_table
 from grpobench.analysis.topics.training import (
     critic_table,
     draw_components,
@@ -100,6 +101,8 @@ OF_LOGS: Mapping[str, MakeTable] = {
     "survival": lambda numbers: survival_table(numbers.experiment, numbers.findings),
     "pass_at_k": lambda numbers: samples_table(numbers.curves, "pass"),
     "majority": lambda numbers: samples_table(numbers.curves, "maj"),
+    "targets": lambda numbers: targets_table(numbers.experiment),
+    "target_pairs": lambda numbers: target_pairs_table(numbers.experiment),
     "budgets": lambda numbers: budgets_table(numbers.experiment),
     "equal_budgets": lambda numbers: equal_budgets_table(numbers.experiment),
     "axes": lambda numbers: axes_table(numbers.on_axes),
@@ -215,6 +218,9 @@ FIGURES: Mapping[str, Kind] = {
     ),
     "differences": Kind(
         lambda numbers, sheet: draw_differences(numbers.experiment, numbers.compared, sheet),
+    ),
+    "targets": Kind(
+        lambda numbers, sheet: draw_targets(numbers.experiment, sheet),
     ),
     **{f"accuracy_{axis}": Kind(partial(_validation, axis), True) for axis in AXES},
     "compute_curve": Kind(

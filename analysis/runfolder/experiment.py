@@ -140,6 +140,8 @@ class Experiment:
     """The plan by which seeds are added, if there is one."""
     control: str = ""
     """The arm that all others are compared with, and nothing else is; empty: every pair is compared."""
+    targets: tuple[float, ...] = ()
+    """Levels of validation accuracy (shares) to which the report measures the way."""
     search: SearchRecord | None = None
     """The search that chose settings of the arms, if one did."""
     borrowed_rates: Mapping[str, str] = field(default_factory=dict)

@@ -147,14 +147,12 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin, plan, folder),
         plan=plan,
         control=_control(described.get("control", ""), arms, folder),
+        targets=tuple(map(float, described.get("targets", ()))),
         search=search,
         borrowed_rates=borrowed_rates,
         described="runs" in described,
         strangers=strangers,
-        sweep_values={
-            str(arm): SweepPoint(str(point["arm"]), point["values"])
-            for arm, point in described.get("sweep_values", {}).items()
-        },
+        sweep_values=_sweep_values(described),
         rate_arms=_rate_arms(described, arms),
         damage=tuple(damage),
         imported=described.get("imported") is True,
@@ -182,6 +180,11 @@ def list_runs(folder: Path) -> tuple[list[tuple[Path, str, str, int]], list[str]
     arms = _ordered(described.get("arms", ()), [arm for _, arm, _, _ in runs])
     tasks = _ordered(described.get("tasks", ()), [task for _, _, task, _ in runs])
     return sorted(runs, key=lambda run: (arms.index(run[1]), tasks.index(run[2]), run[3])), faults
+
+
+def _sweep_values(described: Mapping[str, Any]) -> dict[str, SweepPoint]:
+    points = described.get("sweep_values", {})
+    return {str(arm): SweepPoint(str(point["arm"]), point["values"]) for arm, point in points.items()}
 
 
 def _rate_arms(described: Mapping[str, Any], arms: Sequence[str]) -> dict[str, RateArm]:

@@ -104,8 +104,8 @@ def runs_at_equal_budgets(
     """
     rows = []
     for task, axis in product(experiment.tasks, axes):
-        curves = _validation_curves(experiment, task, axis, mode)
-        budget = _common_budget(experiment, task, curves)
+        curves = validation_curves(experiment, task, axis, mode)
+        budget = common_budget(experiment, task, curves)
         if budget is None:
             continue
         for run in experiment.runs:
@@ -115,7 +115,7 @@ def runs_at_equal_budgets(
     return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "seed", "accuracy"])
 
 
-def _validation_curves(
+def validation_curves(
     experiment: Experiment, task: str, axis: str, mode: str | None
 ) -> dict[tuple[str, int], pd.DataFrame]:
     """(arm, seed) -> validation accuracies of a run on the task with their position `x` on the axis."""
@@ -125,7 +125,7 @@ def _validation_curves(
     return {key: rows.sort_values("step") for key, rows in placed.groupby(["arm", "seed"])}
 
 
-def _common_budget(
+def common_budget(
     experiment: Experiment, task: str, curves: Mapping[tuple[str, int], pd.DataFrame]
 ) -> float | None:
     """The largest budget that every finished run of the task reached; None where no run spent anything."""

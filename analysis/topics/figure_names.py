@@ -63,6 +63,7 @@ FIGURE_SUMMARIES: Mapping[str, str] = {
     "sampling": "pass@k and majority votes against k, before and after training",
     "survival": "share of runs that have not collapsed, by step, of tasks and sweep values at which one did",
     "differences": "paired differences of final accuracy between arms",
+    "targets": "share of runs that have reached a target, against updates, tokens, seconds and FLOPs",
     **{f"accuracy_{axis}": f"validation accuracy against {meaning}" for axis, meaning in AXES.items()},
     "compute_curve": "accuracy against tokens, FLOPs and seconds, with curves fitted on the first half",
     **{name: f"{title[0].lower()}{title[1:]}, against updates" for name, (title, _) in TRAINING.items()},

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from grpobench.analysis.detectors.gradient import POLICY, GradientInstability
 from grpobench.analysis.detectors.history import History, Series, no_answers, slope
@@ -16,7 +17,7 @@ from grpobench.analysis.detectors.registry import DETECTORS, Findings
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost
 from grpobench.analysis.figures.scales import round_ticks
-from grpobench.analysis.figures.style import Sheet, look
+from grpobench.analysis.figures.style import Look, Sheet, look
 from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment, Run, finite_mean
 from grpobench.analysis.statistics.comparison import pairs_of
@@ -36,16 +37,17 @@ LATE = 1 / 3
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """The runs of an arm on a task: how many steps each lasted and whether it ended in a collapse."""
+    """The runs of an arm on a task: how long each lasted, in steps or in what else time is counted, and
+    whether it ended there, in a collapse or in what else is waited for. Other runs are censored."""
 
     runs: Sequence[Run]
-    steps: Sequence[int]
-    collapsed: Sequence[bool]
+    steps: Sequence[float]
+    ended: Sequence[bool]
 
     @property
     def curve(self) -> Survival:
         """Kaplan–Meier."""
-        return kaplan_meier(self.steps, self.collapsed)
+        return kaplan_meier(self.steps, self.ended)
 
 
 def compute_lifetimes(
@@ -97,13 +99,13 @@ def _cell(
     measured: Sequence[Mapping[str, float]],
 ) -> dict[str, Any]:
     findings_of_runs = [findings[run.name] for run in lifetimes.runs if run.name in findings]
-    ends = [step for step, fell in zip(lifetimes.steps, lifetimes.collapsed, strict=True) if fell]
+    ends = [step for step, fell in zip(lifetimes.steps, lifetimes.ended, strict=True) if fell]
     task, arm = lifetimes.runs[0].task, lifetimes.runs[0].arm
     counted = runs.loc[(runs["task"] == task) & (runs["arm"] == arm), "counted"].dropna()
     half_life = lifetimes.curve.median
     return {
         "runs": len(lifetimes.runs),
-        "collapsed": sum(lifetimes.collapsed),
+        "collapsed": sum(lifetimes.ended),
         "recovered": sum(
             any(event.recovered is not None for event in record.of_family("collapse"))
             and record.collapse() is None
@@ -209,15 +211,13 @@ def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) 
     all_lifetimes = compute_lifetimes(experiment, findings)
     for task in experiment.tasks:
         arms = {arm: lifetimes for (where, arm), lifetimes in all_lifetimes.items() if where == task}
-        if not any(any(lifetimes.collapsed) for lifetimes in arms.values()):
+        if not any(any(lifetimes.ended) for lifetimes in arms.values()):
             continue
         pairs = pairs_of(list(arms), experiment.control)
-        p = [
-            log_rank((arms[a].steps, arms[a].collapsed), (arms[b].steps, arms[b].collapsed)) for a, b in pairs
-        ]
+        p = [log_rank((arms[a].steps, arms[a].ended), (arms[b].steps, arms[b].ended)) for a, b in pairs]
         finite_p = [1.0 if math.isnan(value) else value for value in p]
         for (a, b), value, adjusted in zip(pairs, p, holm(finite_p), strict=True):
-            counts = tuple(sum(arms[arm].collapsed) for arm in (a, b))
+            counts = tuple(sum(arms[arm].ended) for arm in (a, b))
             sizes = tuple(len(arms[arm].runs) for arm in (a, b))
             comparisons.append(
                 LifetimeComparison(
@@ -312,7 +312,7 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
     panels = {
         title: lifetimes
         for title, lifetimes in all_panels.items()
-        if any(any(of_arm.collapsed) for of_arm in lifetimes.values())
+        if any(any(of_arm.ended) for of_arm in lifetimes.values())
     }
     tasks = list(panels)
     if not tasks:
@@ -320,21 +320,7 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
     figure, grid = grid_of(1, tasks, sheet)
     style = look(arms)
     for (_, task), axes in grid.items():
-        end = max(max(lifetimes.steps) for lifetimes in panels[task].values())
-        for index, (arm, lifetimes) in enumerate(panels[task].items()):
-            curve = lifetimes.curve
-            steps = np.concatenate([[0.0], curve.steps, [float(max(end, *lifetimes.steps))]])
-            shares = np.concatenate([[1.0], curve.shares, [curve.last]])
-            shift = 0.006 * (index - (len(panels[task]) - 1) / 2)  # curves on each other stay apart
-            looks = {"color": style.color[arm], "linestyle": style.dash[arm], "linewidth": 1.4}
-            axes.step(steps, 100 * (shares + shift), where="post", **looks)
-            censored = [
-                step
-                for step, fell in zip(lifetimes.steps, lifetimes.collapsed, strict=True)
-                if not fell and step < end
-            ]
-            level = [100 * (share_at(curve.steps, curve.shares, step) + shift) for step in censored]
-            axes.plot(censored, level, "|", color=style.color[arm], markersize=6)
+        draw_lifetimes(axes, panels[task], style)
         axes.set_ylim(-4, 104)
         axes.set_title(task)
         axes.set_xlabel("updates")
@@ -362,6 +348,29 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
     return Drawing("survival", "How long runs last", caption, figure)
 
 
+def draw_lifetimes(
+    axes: Axes, panel: Mapping[str, Lifetimes], style: Look, scale: float = 1.0, rising: bool = False
+) -> None:
+    """Kaplan–Meier curves in % by arm, against steps divided by `scale`; `rising`: of the share that has
+    ended. A tick marks a run that is censored before the last step of the others."""
+    end = max(max(lifetimes.steps) for lifetimes in panel.values())
+    for index, (arm, lifetimes) in enumerate(panel.items()):
+        curve = lifetimes.curve
+        shift = 0.006 * (index - (len(panel) - 1) / 2)  # curves on each other stay apart
+        steps = np.concatenate([[0.0], curve.steps, [float(end)]])
+        left = np.concatenate([[1.0], curve.shares, [curve.last]])
+        looks = {"color": style.color[arm], "linestyle": style.dash[arm], "linewidth": 1.4}
+        shares = 100 * ((1 - left if rising else left) + shift)
+        axes.step(steps / scale, shares, where="post", **looks)
+        censored = [
+            step
+            for step, fell in zip(lifetimes.steps, lifetimes.ended, strict=True)
+            if not fell and step < end
+        ]
+        level = [share_at(steps[:-1], shares[:-1], step) for step in censored]
+        axes.plot(np.array(censored) / scale, level, "|", color=style.color[arm], markersize=6)
+
+
 def panels_of(
     experiment: Experiment, findings: Mapping[str, Findings]
 ) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lifetimes]]]:
@@ -381,7 +390,6 @@ def panels_of(
     return (axes.arms if axes else experiment.arms), panels
 
 
-def share_at(steps: np.ndarray, shares: np.ndarray, step: int) -> float:
-    """The share at a step."""
-    before = int(np.searchsorted(steps, step, side="right"))
-    return float(shares[before - 1]) if before else 1.0
+def share_at(steps: np.ndarray, shares: np.ndarray, step: float) -> float:
+    """The share at a step; `steps` begin with 0."""
+    return float(shares[int(np.searchsorted(steps, step, side="right")) - 1])

@@ -186,6 +186,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         "rate_arms": {arm: dataclasses.asdict(origin) for arm, origin in recipe.rate_arms.items()},
         "margin": recipe.head.margin,
         "control": recipe.head.control,
+        "targets": list(recipe.head.targets),
         **({"command": recipe.command} if recipe.command else {}),
         **({"borrowed_rates": dict(recipe.borrowed_rates)} if recipe.borrowed_rates else {}),
         **({"samplers": dict(recipe.samplers)} if recipe.samplers else {}),

@@ -230,6 +230,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "bases": description.bases_words(primary),
         "deciding": _deciding_words(entry.result, {test["name"]: test for test in result_row["tests"]}),
         "arms": arms,
+        "kind": means[0].kind if means else "",
         "horizon": max((arm_mean.horizon for arm_mean in means), default=math.nan),
         "seeds": len({run[2] for run in entry.record.states}),
         "runs": len(states),

@@ -349,6 +349,7 @@ ALONE: Mapping[str, tuple[type, ...]] = {
     "rate_tasks": (str,),
     "observe": (str, dict),
     "stop_on": (str,),
+    "targets": (int, float),
 }
 """Lists that `--set` may give a single entry of."""
 TABLES = ("tasks", "arm", "over", "search", "searched")
@@ -381,6 +382,8 @@ class Head(Settings):
     """Smallest difference of accuracy that matters, in points."""
     control: str = ""
     """The arm that reports compare all others with, and nothing else; empty compares every pair."""
+    targets: tuple[Annotated[float, Interval(gt=0, le=1)], ...] = ()
+    """Levels of validation accuracy, shares such as [0.6]; the report says what runs spent to reach each."""
     stop_on: tuple[str, ...] = ()
     """Kinds of events (docs/stability.md) that end a run, as its result."""
     rates: tuple[Annotated[float, Gt(0)], ...] = ()

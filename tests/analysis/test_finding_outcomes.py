@@ -387,6 +387,7 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "log_ratio": ":score/correct:score/correct",
         "when": ":policy/entropy:score/correct:0.01",
         "equal": ":updates",
+        "reach": ":0.4:updates",
         "ceiling": ":updates",
         "midpoint": ":updates",
         "pass": ":1",

@@ -206,7 +206,7 @@ def test_survival_has_a_panel_per_combination_with_the_recipe_arms(numbers: Numb
         for arm, lasts in lifetimes.items():
             sweep_value = float(rate.replace("−", "-"))
             fell = [sweep_value > bears(arm, int(level), run.seed) * 1.01 for run in lasts.runs]
-            assert list(lasts.collapsed) == fell
+            assert list(lasts.ended) == fell
 
 
 def test_its_kept_table_gives_the_same_tables_again(folder: Path, numbers: Numbers, tmp_path: Path) -> None:
