@@ -38,6 +38,7 @@ def _tasks() -> dict[str, type[Task]]:
     from grpobench.tasks.one_shot_bias import OneShotBias
     from grpobench.tasks.signed import Signed
     from grpobench.tasks.stereoset import StereoSet
+    from grpobench.tasks.text import PlainText
     from grpobench.tasks.tools import Tools
     from grpobench.tasks.walk import Walk
     from grpobench.tasks.winobias import WinoBias
@@ -68,6 +69,7 @@ def _tasks() -> dict[str, type[Task]]:
         "one_shot_bias": OneShotBias,
         "crows_pairs": CrowSPairs,
         "stereoset": StereoSet,
+        "text": PlainText,
         "winobias": WinoBias,
         "winogender": Winogender,
         **reasoning_gym.TASKS,
