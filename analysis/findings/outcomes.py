@@ -17,6 +17,7 @@ from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
 from grpobench.analysis.topics.budgets import RUN_KEYS, runs_at_equal_budgets, with_axis
 from grpobench.analysis.topics.events import collapse_of, collapses, run_findings
+from grpobench.analysis.topics.guards import also_metric, ends_of
 from grpobench.analysis.topics.rates import ArmCurve, read_curves
 
 FEWEST_POINTS = PARAMETERS + 1
@@ -139,19 +140,14 @@ def _ends(
 
 
 def _evaluated(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
-    evaluated: dict[Key, float] = {}
-    for task in experiment.tasks:
-        rows = experiment.select(_metric_of(experiment, measure, task))
-        for (arm, seed), run_rows in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False):
-            run_rows = run_rows.sort_values("step")
-            base, after = (
-                run_rows.loc[run_rows["step"] == 0, "value"],
-                run_rows.loc[run_rows["step"] > 0, "value"],
-            )
-            changed = measure.kind in ("shift", "also_shift")
-            before = (base.iloc[0] if len(base) else math.nan) if changed else 0.0
-            evaluated[str(arm), task, int(seed)] = float(after.iloc[-1] - before) if len(after) else math.nan
-    return evaluated
+    changed = measure.kind in ("shift", "also_shift")
+    return {
+        (arm, task, seed): last - (base if changed else 0.0)
+        for task in experiment.tasks
+        for (arm, seed), (base, last) in ends_of(
+            experiment, task, _metric_of(experiment, measure, task)
+        ).items()
+    }
 
 
 def _metric_of(experiment: Experiment, measure: Measure, task: str) -> str:
@@ -159,9 +155,7 @@ def _metric_of(experiment: Experiment, measure: Measure, task: str) -> str:
     if measure.kind in ("evaluated", "shift"):
         return f"eval/{headline_of(experiment, task).split}/{measure.argument}"
     other, _, metric = measure.argument.partition("/")
-    names = [f"also/{other}/{split}/{metric}" for split in ("test", "validation")]
-    logged = experiment.logged.get(task, frozenset())
-    return next((name for name in names if name in logged), names[0])
+    return also_metric(experiment, task, other, metric)
 
 
 def _of_steps(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:

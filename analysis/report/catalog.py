@@ -36,6 +36,7 @@ from grpobench.analysis.topics.costs import (
 )
 from grpobench.analysis.topics.evaluations import agreement_table, later_table
 from grpobench.analysis.topics.figure_names import AXES, TRAINING
+from grpobench.analysis.topics.guards import guards_table
 from grpobench.analysis.topics.mixtures import order_table, parts_table
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.overview import differences_table, overview_table
@@ -103,6 +104,7 @@ OF_LOGS: Mapping[str, MakeTable] = {
     "majority": lambda numbers: samples_table(numbers.curves, "maj"),
     "targets": lambda numbers: targets_table(numbers.experiment),
     "target_pairs": lambda numbers: target_pairs_table(numbers.experiment),
+    "guards": lambda numbers: guards_table(numbers.guards),
     "budgets": lambda numbers: budgets_table(numbers.experiment),
     "equal_budgets": lambda numbers: equal_budgets_table(numbers.experiment),
     "axes": lambda numbers: axes_table(numbers.on_axes),

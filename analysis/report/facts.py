@@ -20,6 +20,7 @@ from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.topics.accuracy import count_run_statuses
+from grpobench.analysis.topics.guards import guard_row
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.runs import RecipeKey, all_settings, run_provenance
 from grpobench.analysis.topics.warnings import ReportWarning
@@ -96,6 +97,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             "recipe": experiment.recipe,
         },
         "headline": facts.headline,
+        "guards": [guard_row(change) for change in facts.numbers.guards],
         "warnings": [
             asdict(warning) | {"gravity": warning.gravity.name.lower()} for warning in facts.warnings
         ],
@@ -123,7 +125,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()
-            if name not in ("comparisons", "against_base", "runs", "learning_rates")
+            if name not in ("comparisons", "against_base", "runs", "learning_rates", "guards")
         },
         "settings": {
             setting.key: {**setting.values, "differs": setting.differs, "changed": sorted(setting.changed)}

@@ -13,6 +13,7 @@ from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import listed, number, percent, points, sweep_value, sweep_values_in_words
 from grpobench.analysis.topics.events import collapses
+from grpobench.analysis.topics.guards import describe_guards
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.rates import DEPENDS, EDGE, ROBUST, WAITS, Direction, RatePair
 from grpobench.analysis.topics.sweep import axes_of, find_frontiers
@@ -330,6 +331,7 @@ PARTS: Sequence[Callable[[Numbers], str]] = (
     describe_reach,
     describe_gains,
     describe_format,
+    lambda numbers: describe_guards(numbers.guards),
     describe_rates,
     describe_differences,
     describe_collapsed_runs,

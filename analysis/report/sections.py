@@ -131,6 +131,7 @@ SECTIONS: Sequence[Section] = (
         "Stability",
         (*figures("survival"), *tables("stability"), *tables("survival", fold=Fold.SCREEN)),
     ),
+    Section("Guards", tables("guards")),
     Section("Targets", (*figures("targets"), *tables("targets", "target_pairs"))),
     Section(
         "Learning curves",

@@ -142,6 +142,8 @@ class Experiment:
     """The arm that all others are compared with, and nothing else is; empty: every pair is compared."""
     targets: tuple[float, ...] = ()
     """Levels of validation accuracy (shares) to which the report measures the way."""
+    guard: Mapping[str, float] = field(default_factory=dict)
+    """What training must not destroy -> the largest change that is allowed, in points or, of a loss, nats."""
     search: SearchRecord | None = None
     """The search that chose settings of the arms, if one did."""
     borrowed_rates: Mapping[str, str] = field(default_factory=dict)

@@ -148,6 +148,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         plan=plan,
         control=_control(described.get("control", ""), arms, folder),
         targets=tuple(map(float, described.get("targets", ()))),
+        guard={str(name): float(bound) for name, bound in described.get("guard", {}).items()},
         search=search,
         borrowed_rates=borrowed_rates,
         described="runs" in described,

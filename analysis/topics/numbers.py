@@ -19,6 +19,7 @@ from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_wit
 from grpobench.analysis.topics.compute import ComputeCurve, fit_curves, trajectories
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.guards import GuardedChange, measure_guards
 from grpobench.analysis.topics.overview import Overview, make_overview
 from grpobench.analysis.topics.parts import ReportSelection
 from grpobench.analysis.topics.rates import RateStudy, study_rates
@@ -115,6 +116,11 @@ class Numbers:
     def bias(self) -> pd.DataFrame:
         """The result of `bias_metrics`."""
         return bias_metrics(self.experiment)
+
+    @cached_property
+    def guards(self) -> Sequence[GuardedChange]:
+        """What training changed of what it must not destroy."""
+        return measure_guards(self.experiment)
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -270,6 +276,10 @@ class PartNumbers(Numbers):
     @cached_property
     def bias(self) -> pd.DataFrame:
         return self.part.rows(self.all_numbers.bias)
+
+    @cached_property
+    def guards(self) -> Sequence[GuardedChange]:
+        return self.part.entries(self.all_numbers.guards)
 
     @cached_property
     def costs(self) -> pd.DataFrame:

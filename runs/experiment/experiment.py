@@ -187,6 +187,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         "margin": recipe.head.margin,
         "control": recipe.head.control,
         "targets": list(recipe.head.targets),
+        "guard": dict(recipe.head.guard),
         **({"command": recipe.command} if recipe.command else {}),
         **({"borrowed_rates": dict(recipe.borrowed_rates)} if recipe.borrowed_rates else {}),
         **({"samplers": dict(recipe.samplers)} if recipe.samplers else {}),

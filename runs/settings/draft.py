@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, Interval
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.runs.settings import registries, stored
+from grpobench.runs.settings import guard, registries, stored
 from grpobench.runs.settings.layers import (
     ELSEWHERE,
     SETTINGS,
@@ -384,6 +384,10 @@ class Head(Settings):
     """The arm that reports compare all others with, and nothing else; empty compares every pair."""
     targets: tuple[Annotated[float, Interval(gt=0, le=1)], ...] = ()
     """Levels of validation accuracy, shares such as [0.6]; the report says what runs spent to reach each."""
+    guard: Mapping[str, float] = field(default_factory=dict)
+    """What training must not destroy, with the largest change since before training that is allowed:
+    `also:TASK`, the accuracy on a task of `evaluate.also`, and `format`, the share of answers in the task's
+    format, both in points and below 0; `loss:TASK` in nats per token, above 0 (docs/evaluation.md)."""
     stop_on: tuple[str, ...] = ()
     """Kinds of events (docs/stability.md) that end a run, as its result."""
     rates: tuple[Annotated[float, Gt(0)], ...] = ()
@@ -398,6 +402,7 @@ class Head(Settings):
             yield f"name: must be letters, digits, - and _, not {self.name!r}"
         yield from stop_faults(self.stop_on)
         yield from rate_faults(self.rates)
+        yield from guard.faults(self.guard)
         if not self.seeds:
             yield "seeds: must not be empty"
         if len(set(self.seeds)) != len(self.seeds):

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
-from grpobench.runs.settings import observe, optimizers, others
+from grpobench.runs.settings import guard, observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
 from grpobench.runs.settings.expand import RateOrigin, SweepOrigin, at_rates, expand, sweep
@@ -157,6 +157,8 @@ def read_table(
     draft, rate_arms = at_rates(draft, sweep_values, faults)
     configs, left_out = expand(draft, faults)
     configs = open_plugins(draft.head, configs, folder, faults)
+    if not faults and isinstance(draft.head, Head):
+        faults += guard.unmeasured(draft.head.guard, configs)
     record = load_record(searched, folder, faults) if searched else None
     if searched and searched.recipe:
         record = named_search(searched.recipe, folder, faults)
