@@ -69,6 +69,8 @@ ASSIGNED = (
     "model.adapter=none",
     "model.adapter.rank=2",
 )
+LATER_KEYS = ("targets", "guard")
+"""Plain keys at the top of a recipe that came after the record; empty, they change nothing."""
 SWEPT = ("train.learning_rate=1e-4,1e-3", "algorithm.beta=0.0,0.1")
 
 
@@ -117,7 +119,8 @@ def checksum(recipe: Recipe) -> str:
         flat = stored.flatten(toml.read(stored.dump(config)))
         lines += [f"{key} = {value}" for key, value in flat.items() if plain.get(key) != value]
     points = {arm: (point.arm, dict(point.values)) for arm, point in recipe.sweep_values.items()}
-    head = strict.plain(recipe.head), recipe.left_out, points, strict.plain(recipe.search)
+    keys = {key: value for key, value in strict.plain(recipe.head).items() if value or key not in LATER_KEYS}
+    head = keys, recipe.left_out, points, strict.plain(recipe.search)
     return short("\n".join([repr(head), *lines]).replace(here, "HERE"))
 
 
