@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sqlite3
@@ -19,9 +20,10 @@ from grpobench.tasks.data.bounded import parse_json
 
 COLUMNS = (
     *("arm", "task", "seed", "step", "kind", "problem", "sample", "outcome", "change", "reward", "length"),
-    *("stop", "answer", "prompt", "text", "scores", "turns"),
+    *("stop", "answer", "prompt", "text", "scores", "turns", "tokens"),
 )
-"""Of a row, in the order of the page's arrays. `prompt` is the number of a prompt; `change` is `lost` for a
+"""Of a row, in the order of the page's arrays. `prompt` is the number of a prompt; `tokens` has the `lengths`
+of their texts in UTF-16 units, as JavaScript counts, and lists of numbers; `change` is `lost` for a
 wrong completion whose problem and sample were right at the first stored step of the run, else `gained` or
 empty."""
 LISTED = ("arm", "task", "seed", "step", "kind", "outcome", "change", "stop")
@@ -154,6 +156,7 @@ class Store:
             *(row.sample, _shown(row.outcome), change, row.reward, row.length, row.stop),
             None if row.answer is None else _shown(row.answer),
             *(prompt, visible(row.text), _packed(row.scores), json.dumps(turns) if turns else ""),
+            _packed_tokens(row),
         )
 
     def page(
@@ -197,7 +200,9 @@ class Store:
         rows = {}
         for values in self._query(query, numbers):
             row = rows[values[0]] = dict(zip(("id", *COLUMNS), values, strict=True))
-            row |= {name: parse_json(row[name]) if row[name] else None for name in ("scores", "turns")}
+            row |= {
+                name: parse_json(row[name]) if row[name] else None for name in ("scores", "turns", "tokens")
+            }
         return [rows[number] for number in numbers if number in rows]
 
     def alike(self, number: int) -> list[dict[str, Any]]:
@@ -254,6 +259,17 @@ _shown = lru_cache(1 << 14)(visible)
 @lru_cache(1 << 14)
 def _packed(scores: tuple[tuple[str, float], ...]) -> str:
     return visible(json.dumps(dict(scores))) if scores else ""
+
+
+def _packed_tokens(row: StoredText) -> str:
+    if row.tokens is None:
+        return ""
+    ends = [0, *itertools.accumulate(int(count or 0) for count in row.tokens["characters"])]
+    # Escapes of hidden characters are longer than these.
+    shown = [visible(row.text[start:end]) for start, end in itertools.pairwise(ends)]
+    lengths = [len(text.encode("utf-16-le")) // 2 for text in shown]
+    numbers = {name: values for name, values in row.tokens.items() if name != "characters"}
+    return json.dumps({"lengths": lengths, **numbers}, separators=(",", ":"))
 
 
 def _change(row: StoredText, first: dict[tuple[str, str, int], float | None]) -> str:

@@ -18,6 +18,8 @@ from grpobench.analysis.runfolder.experiment import (
 from grpobench.analysis.runfolder.files import LogError, read_lines
 from grpobench.analysis.runfolder.load import list_runs
 
+TOKEN_NUMBERS = ("logp", "entropy", "advantage", "ratio")
+"""Stored with `train.log_tokens`."""
 ROLLOUT = "rollout"
 """The kind of a completion that was trained on. That of an evaluation is split and mode: ``test greedy``."""
 
@@ -62,6 +64,9 @@ class StoredText(NamedTuple):
     """(name, value) of each score."""
     turns: tuple[tuple[str, str], ...]
     """(author, text) of each turn, for a task of several turns."""
+    tokens: Mapping[str, tuple[float | None, ...]] | None = None
+    """`characters` of `text` that each token brings, and what is stored of the numbers of `TOKEN_NUMBERS`;
+    None where none are."""
 
 
 def list_text_files(folder: Path) -> tuple[list[TextFile], list[str]]:
@@ -148,7 +153,30 @@ def _stored(file: TextFile, kind: str, problem: str, sample: int, row: Mapping[s
         str(row.get("text", "")),
         tuple([(name, number) for name, value in scores.items() if (number := _number(value)) is not None]),
         tuple((str(turn.get("by")), str(turn.get("text"))) for turn in turns if isinstance(turn, dict)),
+        _tokens(file, row),
     )
+
+
+def _tokens(file: TextFile, row: Mapping[str, Any]) -> Mapping[str, tuple[float | None, ...]] | None:
+    """The numbers of a completion's tokens. Raises LogError where they do not fit its text."""
+    if (stored := row.get("token_numbers")) is None:
+        return None
+    try:
+        tokens = {
+            name: tuple(map(_number, stored[name]))
+            for name in ("characters", *TOKEN_NUMBERS)
+            if name in stored
+        }
+        characters = [int(count or 0) for count in tokens["characters"]]
+        if sum(characters) != len(str(row.get("text", ""))) or min([*characters, 0]) < 0:
+            raise ValueError("they do not cover the text")
+        if any(len(values) != len(characters) for values in tokens.values()):
+            raise ValueError("lists of several lengths")
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise LogError(
+            f"{file.path}: damaged numbers of tokens ({error}); restore or delete the file"
+        ) from error
+    return tokens
 
 
 def _outcome(outcome: str, correct: float | None) -> str:

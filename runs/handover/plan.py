@@ -137,6 +137,8 @@ def different(config: RunConfig) -> list[str]:
         differences.append("evaluate.likelihood: candidates are not compared there")
     if config.train.gradient_noise:
         differences.append("train.gradient_noise: the gradient's noise is not measured there")
+    if config.train.log_tokens != "none":
+        differences.append("train.log_tokens: no numbers of tokens are stored there")
     if config.model.warm_start:
         differences.append("model.warm_start: made here; models/ holds the policy after it")
     if config.observe:

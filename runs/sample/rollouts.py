@@ -147,12 +147,7 @@ def pack_groups(
         pad: the token id that fills prompts and completions on the right.
         include_ungraded: include rollouts whose grading failed (outcome `infra_error`).
     """
-    rows = [
-        (number, index)
-        for number, group in enumerate(groups)
-        for index, verdict in enumerate(group.verdicts)
-        if include_ungraded or verdict.outcome != "infra_error"
-    ]
+    rows = graded_rows(groups, include_ungraded)
     rollouts = [groups[number].rollouts[index] for number, index in rows]
     masks = [r.completion_mask or (True,) * len(r.completion) for r in rollouts]
     sampler_logp = pad_rows([r.sampler_logp for r in rollouts], 0.0, np.float32)
@@ -188,6 +183,16 @@ def pack_groups(
         max_completion_tokens=max_completion_tokens,
         step=step,
     )
+
+
+def graded_rows(groups: Sequence[Group], include_ungraded: bool = False) -> list[RowIndex]:
+    """Where each row of `pack_groups` comes from."""
+    return [
+        (number, index)
+        for number, group in enumerate(groups)
+        for index, verdict in enumerate(group.verdicts)
+        if include_ungraded or verdict.outcome != "infra_error"
+    ]
 
 
 def _floats(values: Sequence[float], device: str) -> torch.Tensor:

@@ -29,7 +29,6 @@ Rate = Annotated[float, Interval(ge=0, lt=1)]
 Finite = Annotated[float, Interval(gt=-math.inf, lt=math.inf)]
 Temperature = Annotated[float, Interval(gt=0, le=10)]
 
-
 ANSWERS = ("reference", "distribution")
 """What warm starts read, beside files."""
 REFERENCES = "reference"
@@ -402,6 +401,8 @@ class TrainConfig(Settings):
     gradient_noise_parts: Annotated[int, Ge(2)] = 8
     """Parts of a step whose gradients `gradient_noise` compares: whole groups, dealt evenly; at most as many
     as there are groups."""
+    log_tokens: Literal["none", "last", "all"] = "none"
+    """Stored rollouts that get the numbers of each token (docs/browse.md), by one more forward pass."""
     curriculum: str = ""
     """Chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
     experts: str = "reference"
@@ -585,5 +586,4 @@ class RunConfig:
 
 def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict[Role, float]:
     """A learning rate for every trained role and for no other."""
-    trained = dict.fromkeys(("policy", *trains))
-    return {role: learning_rate.get(role, learning_rate["policy"]) for role in trained}
+    return {role: learning_rate.get(role, learning_rate["policy"]) for role in ("policy", *trains)}

@@ -123,6 +123,7 @@ def of_memory(config: RunConfig) -> Iterator[str]:
         config,
         "",
         ("train.gradient_noise", 0, "measures no gradient noise, and {is}"),
+        ("train.log_tokens", "none", "stores no numbers of tokens, and {is}"),
         ("model.weights", "float32", "has no master weights, and {is}"),
         ("train.offload_optimizer", False, "keeps its optimizer beside the model, and {is}"),
     )

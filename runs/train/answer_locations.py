@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -38,15 +39,22 @@ def begins(loaded: Loaded, completion: tuple[int, ...], positions: Sequence[int]
     """For each of these ascending positions in the text, the token that holds the character."""
     if not positions:
         return []
+    ends = token_ends(loaded, completion, positions[-1])
+    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in positions]
+
+
+def token_ends(loaded: Loaded, completion: tuple[int, ...], last: float = math.inf) -> list[int]:
+    """Where the text of each token ends in the text of a completion, as a number of characters, up to the
+    token that holds the character `last`."""
     pieces = [loaded.decode((token,)) for token in completion]
     ends = list(itertools.accumulate(map(len, pieces)))
     if "".join(pieces) != loaded.decode(completion):  # characters of several tokens, or spaces left out
         ends = []
-        while not ends or (ends[-1] <= positions[-1] and len(ends) < len(completion)):
+        while len(ends) < len(completion) and (not ends or ends[-1] <= last):
             ends.append(len(loaded.decode(completion[: len(ends) + 1])))
         # The text may become shorter: bytes of a character stand as � until the last one has come.
         ends = list(itertools.accumulate(ends, max))
-    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in positions]
+    return ends
 
 
 def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:

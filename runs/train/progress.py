@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,10 @@ def progress_reporter(report: Callable[[Progress], None], steps: int) -> Callabl
     return lambda phase: report(Progress(0, steps, math.nan, math.nan, phase))
 
 
-def transcript(group: Group, loaded: Loaded) -> dict[str, Any]:
-    """One row of a rollouts file."""
+def transcript(
+    group: Group, loaded: Loaded, token_numbers: Sequence[Mapping[str, Any] | None]
+) -> dict[str, Any]:
+    """One row of a rollouts file, with what is stored of the tokens of each rollout, if anything is."""
     return {
         "problem": group.problem.id,
         "prompt": as_json(group.problem.prompt),
@@ -58,6 +60,7 @@ def transcript(group: Group, loaded: Loaded) -> dict[str, Any]:
                 "outcome": verdict.outcome,
                 "answer": verdict.answer,
                 **({"fault": verdict.fault} if verdict.fault else {}),
+                **({"token_numbers": numbers} if (numbers := token_numbers[index]) else {}),
                 "reward": reward,
                 "components": {
                     name: column[index]

@@ -21,6 +21,7 @@ from grpobench.runs.train.base_evaluation import Base, evaluate
 from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted
 from grpobench.runs.train.stopping import keep_state_before
+from grpobench.runs.train.token_numbers import is_stored
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
 
@@ -105,9 +106,8 @@ def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float]
     complete, the checkpoint keeps the step's row with those that exist, and the next start makes the
     others."""
     config = trainer.config
-    last = step == config.train.steps or trainer.over
     # Before the evaluations, in which the run may stop: the next attempt does not have these rollouts.
-    if trainer.dump or last or step == 1 or (config.evaluate.every and step % config.evaluate.every == 0):
+    if trainer.dump or trainer.over or is_stored(config, step):
         folder.rollouts(step, trainer.transcript)
     try:
         finish_record(trainer, folder, step, row, began)

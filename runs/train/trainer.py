@@ -31,12 +31,13 @@ from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
-from grpobench.runs.sample.rollouts import Group, find_graded_rows, pack_groups
+from grpobench.runs.sample.rollouts import Group, RowIndex, find_graded_rows, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import read_peak_memory_gb
 from grpobench.runs.tools.process import safe_point
+from grpobench.runs.train import token_numbers
 from grpobench.runs.train.checked_curriculum import CheckedCurriculum
 from grpobench.runs.train.corrections import Correction, correct
 from grpobench.runs.train.gradient_noise import GradientNoise
@@ -71,6 +72,8 @@ class StepRecord:
     logp: torch.Tensor | None = None
     """The current policy's log-probabilities (B, T) of everything in `sampled`, if its entropy took a forward
     pass."""
+    entropy: torch.Tensor | None = None
+    """The entropy (B, T) of everything in `sampled`, if it took a forward pass."""
     trained: Batch | None = None
     """The rows that the updates use; None before the rollouts are collected."""
 
@@ -101,6 +104,8 @@ class Trainer:
         """Steps in a row that left updates out."""
         self.groups: Sequence[Group] = ()
         """Of the last step, those to train on."""
+        self.token_numbers: dict[RowIndex, dict[str, Any]] = {}
+        """Of the last step, what its rollouts file says of the tokens of each rollout, if anything."""
         self.dump = False
         """Whether the step's rollouts are saved although the schedule does not ask for it."""
         self.diverged = ""
@@ -121,7 +126,9 @@ class Trainer:
     @property
     def transcript(self) -> Iterator[dict[str, Any]]:
         """The last step's rollouts as a rollouts file holds them, made on demand: few steps have a file."""
-        return (transcript(group, self.loaded) for group in self.groups)
+        for number, group in enumerate(self.groups):
+            rows = [self.token_numbers.get((number, index)) for index in range(len(group.rollouts))]
+            yield transcript(group, self.loaded, rows)
 
     def evaluate(self, number: int, step: int, split: Split) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """(rows, numbers) of the evaluator with that number on a split."""
@@ -190,6 +197,7 @@ class Trainer:
                     self.update(batch, signal, correction, record)
                     if not self.diverged:
                         self.advance_state(batch)
+                self.measure_tokens(batch, signal, record)
                 if not self.diverged:
                     self.synchronize(record)
         return record.row
@@ -200,6 +208,7 @@ class Trainer:
         began, generated = time.perf_counter(), self.source.generated
         self.clock.seconds.clear()
         self.dump = self.updater.begun = False
+        self.token_numbers = {}
         record = StepRecord(step, MetricAccumulator(self.metrics))
         yield record
         point("step")
@@ -314,6 +323,19 @@ class Trainer:
         with self.clock("forward"), torch.no_grad():
             self.algorithm_state = returned.next_state(self.algorithm, batch, self.models)
 
+    def measure_tokens(self, batch: Batch, signal: Signal, record: StepRecord) -> None:
+        """What the rollouts file of the step says of each token, where it is due: one more forward pass,
+        which changes nothing and which `cost/flops` does not count."""
+        if not token_numbers.is_due(self.config, record.step):
+            return
+        after = None
+        if not self.diverged:
+            with self.clock("forward"):
+                after = self.models.forward("policy", batch).logp
+        entropy = token_numbers.entropies(record.groups, record.sampled, record.entropy)
+        numbers = token_numbers.numbers_of(batch, signal, entropy, after)
+        self.token_numbers = token_numbers.by_rollout(record.groups, numbers, self.loaded)
+
     def synchronize(self, record: StepRecord) -> None:
         """Move the reference where the algorithm does so, and give the new weights to the sampler."""
         if mix := self.algorithm.synchronize(record.step):
@@ -389,8 +411,10 @@ class Trainer:
         # With the weights that sampled, which with a lag are not the current ones.
         with self.clock("forward"), self.models.past.swapped_in():
             output = self.models.forward("policy", batch)
-        if record is not None and not self.models.past.staleness:
-            record.logp = output.logp
+        if record is not None:
+            record.entropy = output.entropy
+            if not self.models.past.staleness:
+                record.logp = output.logp
         # float64: a float32 sum over so many tokens loses digits.
         return output.entropy[batch.completion_mask].double().mean().item()
 

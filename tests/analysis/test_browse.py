@@ -92,6 +92,20 @@ def test_filters_leave_what_they_ask_for(root: Path, filters: dict[str, Any], ex
     assert store.count(Filters.of(filters)) == len(expected)
 
 
+def test_numbers_of_tokens_fit_the_shown_text_and_those_that_fit_no_text_are_named(tmp_path: Path) -> None:
+    """An emoji takes two units of UTF-16, and a zero byte is shown as the four characters of its escape."""
+    run = write_run(tmp_path / "r", "a", 1)
+    tokens = {"characters": [1, 1, 0, 2], "logp": [-0.5, None, -1, -2], "ratio": [1, None, 1, 2]}
+    good = completion("x\x00\U0001f600!", 1.0, token_numbers=tokens)
+    pack(run / "rollouts/step-1.jsonl.zst", [{"problem": "p", "prompt": "", "completions": [good]}])
+    bad = completion("xyz", 1.0, token_numbers=tokens)
+    pack(run / "rollouts/step-2.jsonl.zst", [{"problem": "p", "prompt": "", "completions": [bad]}])
+    store, (row,) = filled(tmp_path / "r")
+    assert row["tokens"] == {"lengths": [1, 4, 0, 3], "logp": [-0.5, None, -1, -2], "ratio": [1, None, 1, 2]}
+    assert row["text"] == r"x\x00" + "\U0001f600!" and sum(row["tokens"]["lengths"]) == 8
+    assert "step-2.jsonl.zst: damaged numbers of tokens (they do not cover the text)" in store.faults[0]
+
+
 def test_a_row_knows_its_like_in_other_arms_and_steps(root: Path) -> None:
     store, rows = filled(root)
     first = next(row for row in rows if row["problem"] == "p1")

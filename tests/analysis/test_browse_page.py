@@ -24,6 +24,12 @@ pytestmark = pytest.mark.skipif(
 SAME, WRONG = "the sum of 2 and 3 is 5", "the sum of 2 and 3 is 6"
 
 
+def numbers_of(text: str) -> dict[str, list[float | None]]:
+    """A token per character: each fourth one unlikely, each fifth one the environment's, all pushed down."""
+    logp = [None if n % 5 == 4 else -3.0 if n % 4 == 0 else -0.1 for n in range(len(text))]
+    return {"characters": [1] * len(text), "logp": logp, "advantage": [-1.25] * len(text)}
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Arm `a` loses problem p0 from step 1 to 4; at step 9 problem h is answered by hostile texts."""
@@ -40,6 +46,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for n in range(20)
             ]
             pack(run / "rollouts" / f"step-{step}.jsonl.zst", rows)
+    measured = {
+        "problem": "t",
+        "prompt": "2 + 3?",
+        "completions": [
+            completion(text, 0.0, token_numbers=numbers_of(text))
+            for text in (SAME, *HOSTILE[:3], "\U0001f600!")
+        ],
+    }
+    pack(folder / "a-sums-s1" / "rollouts" / "step-8.jsonl.zst", [measured])
     hostile = {
         "problem": "h",
         "prompt": HOSTILE[0],
@@ -109,7 +124,7 @@ def test_a_lost_answer_is_four_clicks_away_with_its_difference_marked(
     browser: Browser, page: Path | str
 ) -> None:
     browser.show(page, 1400, "light")
-    assert wait(browser, "document.querySelectorAll('#texts tbody tr').length") == 15  # of 87
+    assert wait(browser, "document.querySelectorAll('#texts tbody tr').length") == 15  # of 92
     choose(browser, "since the first step", ["lost"], 1)
     click(browser, "#texts tbody tr")
     click(browser, "#detail button", "step 1: right")
@@ -141,6 +156,46 @@ def test_hostile_texts_are_shown_as_text(browser: Browser, page: Path | str) -> 
     assert browser.errors == []
 
 
+def test_tokens_are_colored_by_what_is_stored_and_hostile_ones_stay_text(
+    browser: Browser, page: Path | str
+) -> None:
+    browser.show(page, 1400, "light")
+    choose(browser, "step", [8], 5)
+    title = browser.ask("document.title")
+    browser.ask("document.querySelectorAll('#texts tbody tr')[0].click()")
+    assert wait(browser, "!!document.querySelector('#colors')")
+    assert texts(browser, "#colors button") == ["log-probability", "advantage"]  # no entropy, no ratio
+    assert texts(browser, ".pair .token") == []
+    click(browser, "#colors button", "log-probability")
+    assert wait(browser, "document.querySelectorAll('.pair .token').length")
+    unlikely = [n for n in range(len(SAME)) if n % 4 == 0 and n % 5 != 4]
+    assert texts(browser, ".pair .high3") == [SAME[n] for n in unlikely]  # 3 nats: from 2 on, below 4
+    assert len(texts(browser, ".pair .token")) == sum(n % 5 != 4 for n in range(len(SAME)))
+    assert (
+        browser.ask("document.querySelector('.pair .token').title") == "log-probability -3\nadvantage -1.25"
+    )
+    shades = browser.ask(
+        "[...document.querySelectorAll('.pair .token')].slice(0, 2)"
+        ".map(one => getComputedStyle(one).backgroundColor)"
+    )
+    assert shades[0] != shades[1] and browser.barriers() == []
+    click(browser, "#colors button", "advantage")
+    assert wait(browser, "document.querySelectorAll('.pair .low4').length")
+    assert texts(browser, ".pair .high3") == []
+    for number, text in enumerate((SAME, *HOSTILE[:3], "\U0001f600!")):
+        browser.ask(f"document.querySelectorAll('#texts tbody tr')[{number}].click()")
+        assert wait(browser, f"document.querySelector('.pair h2').textContent.endsWith('sample {number}')")
+        assert texts(browser, ".pair pre") == [visible(text)]  # the choice of a color stays
+    assert texts(browser, ".pair .low4") == ["\U0001f600", "!"]
+    assert browser.ask("[document.title, document.images.length, document.scripts.length]") == [title, 0, 2]
+    choose(browser, "step", [9], len(HOSTILE))
+    browser.ask("document.querySelectorAll('#texts tbody tr')[0].click()")
+    assert wait(
+        browser, "document.querySelector('#colors').textContent.includes('train.log_tokens = \"last\"')"
+    )
+    assert texts(browser, ".pair .token") == [] and browser.errors == []
+
+
 def test_the_policy_of_the_page_stops_even_an_element(browser: Browser, page: Path | str) -> None:
     """What the test above cannot show: nothing runs even if a mistake made an element of a text."""
     browser.show(page, 1400, "light")
@@ -160,9 +215,9 @@ def test_a_wrong_pattern_says_so_and_a_right_one_counts(browser: Browser, page: 
     browser.ask("fields.pattern.value = '('; form.dispatchEvent(new Event('input'))")
     assert wait(browser, "/regular expression/i.test(document.querySelector('#state').textContent)")
     choose(browser, "pattern", "is 6$", 1)
-    choose(browser, "pattern", "", 87)
-    choose(browser, "text contains", "SUM OF", 80)
-    choose(browser, "reward to", "0.5", 1)
+    choose(browser, "pattern", "", 92)
+    choose(browser, "text contains", "SUM OF", 81)
+    choose(browser, "reward to", "0.5", 2)
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1400, "light"), (390, "dark")])

@@ -149,7 +149,7 @@ def test_a_teacher_reads_its_template_in_place_of_the_last_message() -> None:
 
 def test_logs_keep_messages_and_pages_show_their_roles() -> None:
     group = Group(PROBLEM, [], [], [])
-    assert transcript(group, model())["prompt"] == CHAT
+    assert transcript(group, model(), [None])["prompt"] == CHAT
     assert prompt_text(CHAT) == "system: Add.\nuser: 2+2\nassistant: 4\nuser:  3+3 "
     assert prompt_text("2+2") == "2+2"
 
