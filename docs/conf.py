@@ -41,7 +41,7 @@ NAVIGATION = {
     "Start": "start highlights python-api scripts one-step",
     "How to": "plugins environments one-gpu modify rewards comparisons learning-rates maps adapters "
     "warmstart data samplers backends sandbox callbacks preflight memory devices machines hand-over import "
-    "papers publish evaluation browse",
+    "papers publish records evaluation browse",
     "Reference": "reference/commands reference/settings reference/metrics reference/python run-folder "
     "glossary",
     "Algorithms and tasks": "algorithms/README dialects profiles tasks/README",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.parts import part_path, read_part, with_part
 from grpobench.runs.inventory.findings.records import demand_whole, set_aside
 from grpobench.runs.publishing.contribute import accept, check
+from grpobench.runs.publishing.verify import verify
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
@@ -70,14 +71,23 @@ def keep_row(path: Path, row: ReadableRow) -> None:
     files.write_atomic(path, as_text(readable.content_of(rows)).encode())
 
 
-def contribute(folder: Path, to: Path | None = None, only_check: bool = False) -> list[Path]:
-    """Check the file set in `folder` and put it beside the kept results in `to`, by default the project's
-    own, unless `only_check`. Returns what was written. Raises ConfigError for a file set that does not hold
-    what it says, LogError for one whose name is taken."""
+def contribute(
+    folder: Path,
+    to: Path | None = None,
+    only_check: bool = False,
+    rerun: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Check the file set in `folder`, with `rerun` by running two seeds again, of which `tell` gets a line a
+    run. Put it beside the kept results in `to`, by default the project's own, unless `only_check`. Returns
+    what was written. Raises ConfigError for a file set that does not hold what it says, LogError for one
+    whose name is taken."""
     checked = check(folder)
+    verification = verify(folder, checked.manifest, tell) if rerun else None
     if only_check:
         return []
-    return accept(checked, to or folders.docs_folder("name a folder: --to DIR") / folders.FOLDER)
+    results = to or folders.docs_folder("name a folder: --to DIR") / folders.FOLDER
+    return accept(checked, results, verification)
 
 
 def keep_finding(source: Path, folder: Path, part: bool) -> list[str]:

@@ -38,6 +38,11 @@ def publish_command(options: Options) -> int:
 
 @click.argument("folder", type=PATH, metavar="DIR", help="A file set that grpobench publish wrote.")
 @flag("--check", "Only check it.")
+@flag(
+    "--verify",
+    "Also run two seeds of each experiment again, and refuse what does not return. Read the settings first: "
+    "a run may import code and read files of this machine that they name.",
+)
 @click.option(
     "--to",
     type=PATH,
@@ -49,6 +54,6 @@ def contribute_command(options: Options) -> int:
     the fault. Findings and profiles show an accepted file set under its own name, never among our results."""
     from grpobench.runs.api.keeping import contribute
 
-    written = contribute(options.folder, options.to, only_check=options.check)
+    written = contribute(options.folder, options.to, only_check=options.check, rerun=options.verify, tell=say)
     say("\n".join(map(str, written)) if written else f"{options.folder}: good")
     return DONE

@@ -19,7 +19,15 @@ from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.analysis.theory import comparison
 from grpobench.runs.importing.names.vocabularies import VOCABULARIES
-from grpobench.runs.inventory import dialects_page, gallery, marked, profiles_page, reference, showing
+from grpobench.runs.inventory import (
+    dialects_page,
+    gallery,
+    marked,
+    profiles_page,
+    records_page,
+    reference,
+    showing,
+)
 from grpobench.runs.inventory.claims import Standing, standing
 from grpobench.runs.inventory.folders import FOLDER
 from grpobench.runs.inventory.templating import templates
@@ -57,6 +65,7 @@ def write(folder: Path, app: click.Group | None = None) -> list[Path]:
     if app:
         texts[reference.COMMANDS] = reference.commands_page(templates(), app)
     texts |= gallery.gallery_pages(templates(), tables)
+    texts[records_page.PAGE] = records_page.records_page(templates(), tables.parent)
     for path in (folder / name for name in texts if name.endswith(".md")):
         if path.exists() and not bounded.read_text(path).startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])

@@ -29,10 +29,17 @@ from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.experiment.profiling import safe
 from grpobench.runs.publishing import fileset
-from grpobench.runs.publishing.contributed import CONTRIBUTED, MANIFEST, PROFILE
+from grpobench.runs.publishing.contributed import (
+    CONTRIBUTED,
+    EXPERIMENTS,
+    MANIFEST,
+    PROFILE,
+    VERIFIED,
+)
 from grpobench.runs.publishing.fileset import Manifest, PublishedExperiment
 from grpobench.runs.publishing.profile_rows import changed_settings, rows_of_run
 from grpobench.runs.publishing.publish import PublishSource, part_of
+from grpobench.runs.publishing.verify import Verification
 from grpobench.runs.settings.probes import SCALES, common
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -40,8 +47,6 @@ from grpobench.tasks.data import bounded
 
 ALGORITHM = re.compile("[A-Za-z0-9_.:@-]{1,80}")
 """What an algorithm of a contribution may be called, since pages show it."""
-EXPERIMENTS = "experiments"
-"""Folder of kept tables in a contribution."""
 
 
 @dataclass(frozen=True)
@@ -325,9 +330,9 @@ def wrong_rows(name: str, rows: Sequence[ProbeOutcome], measured: Measured) -> I
 # What is accepted
 
 
-def accept(checked: VerifiedFileSet, results: Path) -> list[Path]:
-    """Write what a contribution shows below `results`/contributed/NAME. Raises LogError where the name is of
-    another contributor."""
+def accept(checked: VerifiedFileSet, results: Path, verification: Verification | None = None) -> list[Path]:
+    """Write what a contribution shows below `results`/contributed/NAME, with what was run again. Raises
+    LogError where the name is of another contributor."""
     folder = results / CONTRIBUTED / checked.manifest.name
     if (folder / MANIFEST).exists():
         before = fileset.read_manifest(folder)
@@ -343,6 +348,8 @@ def accept(checked: VerifiedFileSet, results: Path) -> list[Path]:
         written[folder / EXPERIMENTS / f"{name}.json"] = table
     for name, rows in checked.outcomes.items():
         written[folder / PROFILE / name] = profiles.text_of(rows)
+    if verification:
+        written[folder / VERIFIED] = as_text(verification.plain())
     for path in folder.rglob("*.*"):
         if path not in written:
             path.unlink()  # of an earlier version of the contribution

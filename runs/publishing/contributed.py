@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from grpobench.analysis import kept
 from grpobench.analysis.findings.record import FOLDER, Record, read_kept
+from grpobench.analysis.kept import KeptTable
 from grpobench.analysis.profile import kept as profiles
 from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.runfolder.files import LogError, read_json
@@ -13,6 +17,10 @@ from grpobench.analysis.runfolder.files import LogError, read_json
 CONTRIBUTED = "contributed"
 """Folder of contributions below docs/results, each with its name."""
 MANIFEST = "manifest.json"
+VERIFIED = "verified.json"
+"""What `grpobench contribute --verify` has run again of a contribution."""
+EXPERIMENTS = "experiments"
+"""Folder of kept tables in a contribution."""
 PROFILE = "profile"
 """Folder of outcomes on probes in a contribution."""
 
@@ -39,6 +47,30 @@ def contributed_records(results: Path, finding: str, scale: str) -> list[Contrib
         if path.exists():
             records.append(ContributedRecord(name, contributor_of(folder), read_kept(path)))
     return records
+
+
+@dataclass(frozen=True)
+class ContributedTables:
+    """The experiments of a contribution."""
+
+    contributor: str
+    published: str
+    tables: Mapping[str, KeptTable]
+    verified: Mapping[str, Any]
+    """`Verification.plain`; empty where nothing was run again."""
+
+
+def contributed_tables(results: Path) -> dict[str, ContributedTables]:
+    """The experiments of contributions, by contribution. Raises LogError."""
+    return {
+        name: ContributedTables(
+            contributor_of(folder),
+            str(read_json(folder / MANIFEST).get("published", "")),
+            {path.stem: kept.read(path) for path in sorted((folder / EXPERIMENTS).glob("*.json"))},
+            read_json(folder / VERIFIED) if (folder / VERIFIED).exists() else {},
+        )
+        for name, folder in contributions(results).items()
+    }
 
 
 def contributor_of(folder: Path) -> str:
