@@ -28,12 +28,16 @@ INTEGERS = {
         "written.cumsum(-1)",
         "marked.cumsum(-1)",
     ),
+    "runs/models/packing.py": ("sizes.cumsum()", "counts.cumsum()"),
     "runs/metrics/ratios.py": ("completion_mask.cumsum(-1)",),
     "runs/sample/decoding.py": ("token_mask.cumsum(-1)", "count.cumsum(0)"),
     "runs/sample/draws.py": ("integers(probability).cumsum(-1)", "mass.cumsum(-1)"),
+    "runs/sample/step_kernels.py": ("tl.cumsum(integer, 0)", "tl.cumsum(of_pieces, 0)"),
+    "runs/theory/measure.py": ("softmax(scenario.sampling_logits).cumsum(-1)",),
     "runs/train/trl/work.py": ("np.cumsum([len(items) for items in self.steps.values()])",),
 }
-"""Sums of integers or masks, which a GPU computes under deterministic operators too, and one of a list."""
+"""Sums of integers or masks, which a GPU computes under deterministic operators too, one of a list, and one of
+probabilities that is computed on the CPU alone."""
 REFUSED = {"cumsum", "kthvalue", "histc"}
 """Operators that a GPU refuses under deterministic operators, `cumsum` for floats alone."""
 
