@@ -36,8 +36,8 @@ INTEGERS = {
     "runs/theory/measure.py": ("softmax(scenario.sampling_logits).cumsum(-1)",),
     "runs/train/trl/work.py": ("np.cumsum([len(items) for items in self.steps.values()])",),
 }
-"""Sums of integers or masks, which a GPU computes under deterministic operators too, one of a list, and one of
-probabilities that is computed on the CPU alone."""
+"""Sums of integers or masks, which a GPU computes under deterministic operators too, one of a list, and one
+of probabilities that is computed on the CPU alone."""
 REFUSED = {"cumsum", "kthvalue", "histc"}
 """Operators that a GPU refuses under deterministic operators, `cumsum` for floats alone."""
 
