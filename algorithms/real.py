@@ -43,7 +43,7 @@ class REAL(Algorithm[Advantage]):
 
     name = "real"
     paper = "Rewards as Labels: Revisiting RLVR from a Classification Perspective, arXiv:2602.05630"
-    summary = "a group's right and wrong responses are told apart by their mean log-ratios: a bounded loss"
+    summary = "a group's right and wrong responses are classified by their mean log-ratios: a bounded loss"
     claim = (
         "Gradient weights that are bounded and grow with the mistake make training stable and the average "
         "Pass@1 in mathematics 6.7 % better than DAPO's with a model of 1.5B, and with 7B 6.2 % better than "

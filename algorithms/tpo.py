@@ -46,7 +46,7 @@ class TPO(DPO):
         "The paper's gold answer belongs to the prompt of its pair. Here gold answers are expert completions "
         "of other problems (train.experts: the task's reference answers or a file), expert_answers in each "
         "step, dealt to its updates. The mean over tokens is TRL's. The "
-        "length-normalized TPO-L, with a margin, is `simpo` beside gold answers and not here. Pairs and "
+        "length-normalized TPO-L, with a margin, is `simpo` with gold answers and not here. Pairs and "
         "temperature are those of `dpo`."
     )
     evidence = (

@@ -20,7 +20,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import Decoding
 from grpobench.runs.sample.draws import uniforms
 from grpobench.runs.sample.fused import Fused, fits
-from grpobench.runs.sample.graphs import Graphs, are_rounding, gaps_to_fused
+from grpobench.runs.sample.graphs import Graphs, are_rounding, gaps_to_fused, step_kernels
 from grpobench.runs.sample.in_process import LARGEST_GAP, LARGEST_ROUNDED_GAP, HFSampler
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.sample.sampler import Request
@@ -126,7 +126,7 @@ class ModelUnderTest:
         if not fits(models):
             raise Skip("this model has no fused step")
         with torch.inference_mode():
-            gaps = gaps_to_fused(Graphs(models), loaded.pad)
+            gaps = gaps_to_fused(Graphs(models, step_kernels(models.device)), loaded.pad)
         message = (
             f"|Δ log p| to fused decoding {float(gaps.mean()):.2g} nats (largest {float(gaps.max()):.2g})"
         )

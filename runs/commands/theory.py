@@ -1,4 +1,4 @@
-"""`grpobench theory`: what formulas predict of an estimator, beside what its code does."""
+"""`grpobench theory`: what formulas predict of an estimator, and what its code does."""
 
 from __future__ import annotations
 
