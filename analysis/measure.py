@@ -28,6 +28,8 @@ CENSORED: Mapping[str, str] = {"lasting": "reached the end", "reach": "did not r
 """Kinds of outcomes that have a largest value, at which a run is censored: what is said of such runs."""
 SHARES = ("above", "net_above")
 """Kinds of outcomes that are 1, 0 or -1 by another outcome."""
+OF_RATES = ("rate", "best_rate")
+"""Kinds of outcomes that are measured over an arm's runs at all learning rates, by seed."""
 REDUCTIONS: Mapping[str, str] = {
     "first": "its first value",
     "last": "its mean over the last tenth of its values",
@@ -81,6 +83,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "reach": _REACH,
     # Of an arm over its learning rates, by seed (docs/judging.md).
     "rate": (f":{_one_of(OVER_RATES)}", f"{{0}}: and one of {', '.join(OVER_RATES)}"),
+    # log2 of the arm's learning rate at which a seed's OUTCOME is highest: contrasts are in octaves.
+    "best_rate": (":.+", "{0}:OUTCOME with an outcome"),
     # Mean length in tokens of the final sampled answers that are wrong.
     "wrong_length": ("", "wrong_length alone"),
     # Updates before an unrecovered collapse or a divergence, or events of one kind; at most all of the run's.
@@ -123,8 +127,9 @@ class Measure:
         if kind == "training":
             argument, _, reduction = argument.rpartition(":")
             return cls(kind, argument, reduction)
-        if kind in SHARES:
-            cls.read(argument.partition(":")[2], set(KINDS) - {*SHARES, "rate"})
+        if kind in (*SHARES, "best_rate"):
+            other = argument.partition(":")[2] if kind in SHARES else argument
+            cls.read(other, set(KINDS) - {*SHARES, *OF_RATES})
         return cls(kind, argument)
 
     @property

@@ -34,10 +34,14 @@ def judge_at_best(tests: Sequence[Test], values: Values, waits: bool, share: int
     pairs = []
     for test in tests:
         names = sorted(test.contrast, key=lambda name: -test.contrast[name])
-        first, second = (f"{name} by {test.outcome} {dict(test.where)}" for name in names)
-        curves |= {
-            key: curve_of(name, values[test.name]) for key, name in zip((first, second), names, strict=True)
-        }
+        weights = [abs(test.contrast[name]) for name in names]
+        first, second = (
+            f"{weight:g} {name} by {test.outcome} {dict(test.where)}"
+            for weight, name in zip(weights, names, strict=True)
+        )
+        for key, weight, name in zip((first, second), weights, names, strict=True):
+            curve = curve_of(name, values[test.name])
+            curves[key] = replace(curve, scores=weight * curve.scores)
         pairs.append((first, second))
     compared = compare_best_rates(curves, pairs, max(test.margin for test in tests))
     close = holm(

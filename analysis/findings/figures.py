@@ -289,6 +289,8 @@ def axis_words(outcome: str, unit: str) -> str:
     if kind == "training":
         words = f"{metric_words(argument)}, {REDUCED[measure.reduction]}"
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
+    if kind == "best_rate":
+        return f"log2 of the learning rate with the best {axis_words(argument, '')}"
     if kind == "when":
         first, other, level = argument.split(":")
         words = f"{metric_words(first)} where {human(other.replace('/', ' '))} reaches {level}"

@@ -11,14 +11,14 @@ import pandas as pd
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.measure import CENSORED, OF_STEPS, SHARES, Measure
 from grpobench.analysis.runfolder.experiment import Experiment, Run
-from grpobench.analysis.statistics.rates import width_in_octaves
+from grpobench.analysis.statistics.rates import RateCurve, best_octave, width_in_octaves
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
 from grpobench.analysis.topics.budgets import RUN_KEYS, runs_at_equal_budgets, with_axis
 from grpobench.analysis.topics.events import collapse_of, collapses, run_findings
 from grpobench.analysis.topics.guards import also_metric, ends_of
-from grpobench.analysis.topics.rates import ArmCurve, read_curves
+from grpobench.analysis.topics.rates import ArmCurve, rate_of_policy, read_curves
 
 FEWEST_POINTS = PARAMETERS + 1
 """Evaluations after the first update from which on a run has a curve."""
@@ -52,6 +52,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "midpoint": _curve,
         "wrong_length": _wrong_length,
         "rate": _over_rates,
+        "best_rate": _best_rate,
     }[measure.kind](experiment, measure, where)
     return {key(run): measured.get(key(run), math.nan) for run in experiment.runs if run.settled}
 
@@ -259,6 +260,28 @@ def _over_rates(experiment: Experiment, measure: Measure, where: Mapping[str, st
             by_seed = _of_curve(arm_curve, measure.argument)
             values |= {(arm_curve.arm, task, seed): value for seed, value in by_seed.items()}
     return values
+
+
+def _best_rate(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+    """By seed, for the runs at the arms' own rates; NaN for a seed that lacks the outcome at one of the
+    rates, and for an arm with one rate."""
+    all_rates = experiment.at_all_rates
+    measured = values_of(all_rates, measure.argument, where)
+    by_arm: dict[tuple[str, str], dict[float, dict[int, float]]] = {}
+    for run in all_rates.runs:
+        if (rate := rate_of_policy(run.config)) is not None:
+            origin = all_rates.rate_arms.get(run.arm)
+            by_rate = by_arm.setdefault((origin.arm if origin else run.arm, run.task), {})
+            by_seed = by_rate.setdefault(rate, {})
+            if math.isfinite(value := measured.get(key(run), math.nan)):
+                by_seed[run.seed] = value
+    return {
+        (*arm_and_task, seed): best_octave(curve.rates, scores)
+        for arm_and_task, by_rate in by_arm.items()
+        if len(by_rate) > 1
+        for curve in [RateCurve.of(by_rate)]
+        for seed, scores in zip(curve.seeds, curve.scores.T, strict=True)
+    }
 
 
 def _of_curve(arm_curve: ArmCurve, argument: str) -> Mapping[int, float]:

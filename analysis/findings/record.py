@@ -15,7 +15,7 @@ from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import collapses_of, horizons_of, values_of
 from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain, measures_all_rates, outcome_of
-from grpobench.analysis.measure import Measure
+from grpobench.analysis.measure import OF_RATES, Measure
 from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
 from grpobench.analysis.runfolder.experiment import COLLAPSED, DIVERGED, Experiment
 from grpobench.analysis.runfolder.files import LogError
@@ -301,7 +301,7 @@ def part_of(experiment: Experiment) -> Record:
     for test in record.registration.finding.measured:
         measure = Measure.read(test.outcome)
         budgeted = measure.kind in ("equal", "reach") and not measure.argument.endswith("updates")
-        if measure.kind == "rate" or budgeted:
+        if measure.kind in OF_RATES or budgeted:
             why = f"{test.outcome} is measured over all runs at once"
             raise LogError(f"{experiment.folder}: no part of it can be kept: {why}")
     return record

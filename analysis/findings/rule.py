@@ -11,13 +11,13 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Literal
 
-from grpobench.analysis.measure import SHARES, Measure
+from grpobench.analysis.measure import OF_RATES, SHARES, Measure
 from grpobench.analysis.tools.text import RATE_SUFFIX
 
 Expected = Literal["higher", "lower", "same", "not lower", "not higher"]
 FREE: Mapping[str, str] = {"not lower": "higher", "not higher": "lower"}
 """Expectations of non-inferiority, with the side on which an effect may have any size."""
-WHOLE = ("lasting", "reach", "rate", "base", "pass_base", *SHARES)
+WHOLE = ("lasting", "reach", "base", "pass_base", *OF_RATES, *SHARES)
 """Kinds of outcomes that no collapse is mixed into: it is what they measure, or they come before it."""
 DIGEST = 16
 """Number of hexadecimal characters of a digest."""
@@ -80,16 +80,18 @@ class Test:
         if self.series and self.dose is None:
             raise ValueError("series: is for tests with a dose")
         if self.best_rate and (
-            sorted(self.contrast.values()) != [-1, 1]
+            len(self.contrast) != 2
+            or not min(self.contrast.values()) < 0 < max(self.contrast.values())
+            or max(map(abs, self.contrast.values())) != 1
             or any(character in name for name in self.contrast for character in "*?[")
             or self.ratio
             or self.deals
             or self.dose is not None
-            or Measure.read(self.outcome).kind == "rate"
+            or Measure.read(self.outcome).kind in OF_RATES
         ):
             raise ValueError(
-                "best_rate: needs two arms, not patterns, with the weights 1 and -1, no ratio, deals and "
-                "dose, and an outcome of a single run"
+                "best_rate: needs two arms, not patterns, with weights such as 1 and -1 or 1 and -0.9, no "
+                "ratio, deals and dose, and an outcome of a single run"
             )
         _demand_traits(self.where, self.outcome)
         if self.two_part:
@@ -260,7 +262,7 @@ def outcome_of(measured: Test | Check) -> tuple[str, frozenset[tuple[str, str]]]
 
 def reads_rates(measurement: Test | Check) -> bool:
     """Whether it needs runs at other learning rates than the arms' own."""
-    return measures_all_rates(measurement) or Measure.read(measurement.outcome).kind == "rate"
+    return measures_all_rates(measurement) or Measure.read(measurement.outcome).kind in OF_RATES
 
 
 def measures_all_rates(measurement: Test | Check) -> bool:

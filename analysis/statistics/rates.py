@@ -138,6 +138,19 @@ def sensitivity(curve: RateCurve, side: int) -> dict[int, float]:
     return {seed: at_best[seed] - beyond[seed] for seed in at_best}
 
 
+def best_octave(rates: Sequence[float], scores: Floats) -> float:
+    """log2 of the learning rate at the top of the parabola, in the logarithm of the rate, through the best of
+    `scores` (rates,) and its two neighbors; of the best rate itself if it is the lowest or the highest. Of
+    equal scores the first is the best. `rates` ascend."""
+    octaves = np.log2(np.array(rates))
+    best = int(first_largest(scores))
+    if best in (0, len(rates) - 1):
+        return float(octaves[best])
+    near = slice(best - 1, best + 2)
+    curvature, slope, _ = np.polyfit(octaves[near] - octaves[best], scores[near], 2)
+    return float(octaves[best] - slope / (2 * curvature))
+
+
 def width_in_octaves(curve: RateCurve, margin: float) -> tuple[float, bool, bool]:
     """Over how many octaves (factors of two) of the rate the mean score stays within `margin` of the best
     mean, linear in log rate between rates, and whether it still does at the lowest and at the highest rate,

@@ -142,10 +142,23 @@ def test_tests_of_both_kinds_share_the_level() -> None:
     assert [test.p for test in both.tests] == [2 * test.p for test in alone]
 
 
+def test_a_weight_below_1_asks_for_a_share_of_the_other_arms_best() -> None:
+    """b's best of .57 is 95 % of a's .6: more than nine tenths of it, and less than all of it."""
+    lower = (0.5, 0.57, 0.4)
+    share = judged(PEAK, lower, contrast={"b": 1.0, "a": -0.9}, expect="higher")
+    scaled = judged([0.9 * value for value in PEAK], lower, contrast={"b": 1.0, "a": -1.0}, expect="higher")
+    assert share.effect.value == pytest.approx(scaled.effect.value, abs=2e-3)
+    assert share.verdict == "supported"
+    assert share.effect.value == pytest.approx(0.57 - 0.9 * max(PEAK), abs=0.01)
+    assert judged(PEAK, lower, contrast={"b": 1.0, "a": -1.0}, expect="higher").verdict == "contradicted"
+
+
 def test_what_cannot_be_at_best_rates_is_refused() -> None:
     for changes in (
         {"contrast": {"a": 1.0}},
         {"contrast": {"a": 2.0, "b": -2.0}},
+        {"contrast": {"a": 1.0, "b": 0.9}},
+        {"contrast": {"a": 0.9, "b": -0.9}},
         {"contrast": {"a*": 1.0, "b": -1.0}},
         {"ratio": True, "matters": 1.2},
         {"outcome": "rate:octaves"},

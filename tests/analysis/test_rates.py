@@ -343,6 +343,22 @@ def test_outcomes_of_findings_over_rates(root: Path) -> None:
     assert values["octaves"]["good", TASK, 1] == pytest.approx(width)
 
 
+def test_the_best_rate_by_an_outcome_is_in_octaves_of_the_rate_itself(root: Path) -> None:
+    experiment = load(root)
+    values = values_of(experiment, "best_rate:accuracy", {})
+    assert set(values) == {(run.arm, run.task, run.seed) for run in experiment.runs}
+    # seed 1 of good at 5e-5, 1e-4, 2e-4, as above: the top of the parabola lies between its neighbors
+    half, once, twice = (0.58 - 0.002 / 3.5, 0.62 + 0.002 / 3.5, 0.58 + 0.006 / 3.5)
+    top = (twice - half) / (2 * (2 * once - half - twice))
+    assert values["good", TASK, 1] == pytest.approx(np.log2(1e-4) + top)
+    assert values["rising", TASK, 1] == pytest.approx(np.log2(2e-4))  # the largest tried
+    assert np.isnan(values["late", TASK, 8]) and not np.isnan(values["late", TASK, 7])
+    with pytest.raises(ValueError, match="unknown kind 'best_rate'"):
+        Measure.read("best_rate:best_rate:accuracy")
+    assert axis_words("best_rate:accuracy", "") == "log2 of the learning rate with the best final accuracy"
+    assert finding(question(outcome="best_rate:accuracy")).over_rates
+
+
 def test_the_language_of_measures_knows_outcomes_over_rates() -> None:
     for name in OVER_RATES:
         assert Measure.read(f"rate:{name}").text == f"rate:{name}"

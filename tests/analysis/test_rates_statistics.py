@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from grpobench.analysis.statistics.rates import (
     RateCurve,
+    best_octave,
     cross_fit,
     halves,
     sensitivity,
@@ -201,6 +202,20 @@ def test_width_is_read_off_the_curve(
 
 def test_width_counts_octaves_not_rates() -> None:
     assert width_in_octaves(flat_curve([0.5, 0.5, 0.5], (1, 3, 9)), 0.02)[0] == pytest.approx(2 * np.log2(3))
+
+
+@pytest.mark.parametrize("top", [-12.4, -11.0, -10.7])
+def test_the_best_octave_is_the_top_of_the_parabola_through_the_best_rate(top: float) -> None:
+    rates = [2.0**octave for octave in (-14, -12, -11, -10, -8)]
+    scores = 0.8 - 0.05 * (np.log2(rates) - top) ** 2
+    assert best_octave(rates, scores) == pytest.approx(top)
+
+
+def test_the_best_octave_at_an_edge_is_the_edge_and_of_equal_scores_the_first_counts() -> None:
+    rates = [1.0, 2.0, 4.0, 8.0]
+    assert best_octave(rates, np.array([0.1, 0.2, 0.3, 0.4])) == 3
+    assert best_octave(rates, np.array([0.7, 0.7, 0.5, 0.7])) == 0
+    assert best_octave(rates, np.array([0.5, 0.7, 0.7, 0.1])) == pytest.approx(1.5)  # symmetric about 1.5
 
 
 def test_shared_rates_are_those_of_two_arms_or_more() -> None:
