@@ -70,6 +70,7 @@ LATER = frozenset(
     {
         "correction_normalize = false",
         'router_replay = "none"',
+        'weights = "trainer"',
         'teacher = ""',
         "teacher_warm_start = 0",
         'experts = "reference"',

@@ -145,6 +145,7 @@ def input_of(config: RunConfig, facts: PlanInput) -> MemoryInput:
         chunk=most_logits(facts.memory if facts.gpu else None, CHUNK),
         entropy_gradient=algorithm.differentiates_entropy,
         gradient_sum=bool(config.train.gradient_noise),
+        quantized=config.sampler.weights != "trainer",
         engine_weight_bytes=compute if vllm else 0,
         engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
         engine_sleeps=vllm and config.sampler.sleep and facts.gpu,

@@ -106,6 +106,7 @@ def common(config: RunConfig) -> Iterator[str]:
             "sampler.min_p": (sampler.min_p, 0.0),
             "sampler.stop": (list(sampler.stop), []),
             "sampler.router_replay": (sampler.router_replay, "none"),
+            "sampler.weights": (sampler.weights, "trainer"),
             "model.adapter": (config.model.adapter, None),
             "model.weights": (config.model.weights, "float32"),
             "train.optimizer": (train.optimizer, "adamw"),

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -156,6 +156,8 @@ class MemoryInput:
     """None where a token is not decoded as a CUDA graph."""
     gradient_sum: bool = False
     """Whether gradients of parts of a step are added up beside the current one, to measure their noise."""
+    quantized: bool = False
+    """Whether rollouts have rounded linear weights: of a byte in an engine, in this process in a copy."""
     engine_weight_bytes: int = 0
     """Of a weight of an engine in the same process; 0 without one."""
     engine_cache: int = 0
@@ -243,45 +245,40 @@ class MemoryPlan:
 
 
 def plan(setup: MemoryInput) -> MemoryPlan:
-    """The bytes of each phase."""
+    """The bytes of each phase. What is asleep is not there while the trainer computes."""
     resident = standing(setup)
-    asleep = {"sampler's copy", *(ENGINE if setup.engine_sleeps else ())}  # while the trainer computes
+    asleep = {"sampler's copy", "quantized weights", *(ENGINE if setup.engine_sleeps else ())}
     beside = {name: size for name, size in resident.items() if name not in asleep}
     resident.pop("gathered weights", None)  # nothing is, while the sampler has the whole policy
     between = beside | decoding_graphs(setup)
     phases = [Phase("scoring", between | scoring(setup)), Phase("training", between | training(setup))]
-    decoded: Sequence[tuple[PhaseName, Decoded]] = (
-        ("sampling", setup.sampling),
-        ("evaluating", setup.evaluating),
-    )
-    for name, work in decoded:
-        if work.rows:
-            phases.append(Phase(name, resident | decoding_graphs(setup, name) | decoding(setup, work)))
-        elif name == "sampling" and setup.engine_weight_bytes:
-            phases.append(Phase("sampling", resident))
-    order = ("sampling", "scoring", "training", "evaluating")
-    return MemoryPlan(tuple(sorted(phases, key=lambda phase: order.index(phase.name))))
+    if setup.sampling.rows or setup.engine_weight_bytes:
+        phases.insert(0, Phase("sampling", resident | decoding(setup, setup.sampling, "sampling")))
+    resident.pop("quantized weights", None)  # evaluations have the trainer's weights
+    if setup.evaluating.rows:
+        phases.append(Phase("evaluating", resident | decoding(setup, setup.evaluating, "evaluating")))
+    return MemoryPlan(tuple(phases))
 
 
 def standing(setup: MemoryInput) -> dict[str, int]:
     """What is held in every phase once the first update is made."""
-    shape, weight = setup.shape, setup.weight_bytes
+    shape, weight, engine = setup.shape, setup.weight_bytes, setup.engine_weight_bytes
     policy, critic = setup.trained
     trained = policy + critic
     lora_size = setup.adapter.weights(shape) if setup.adapter else 0
     copied = setup.critic * (shape.trunk + shape.hidden + 1)
-    here = not setup.offload
-    masters = setup.master and here and weight < FLOAT32 and not setup.adapter
+    masters = setup.master and not setup.offload and weight < FLOAT32 and not setup.adapter
     parts = {
         "policy": weight * shape.parameters + FLOAT32 * (lora_size + setup.value_head * (shape.hidden + 1)),
         # Policy, reference and critic share the weights beside their adapters.
         "reference": weight * shape.parameters * (setup.reference and not setup.adapter),
         "critic": FLOAT32 * critic if setup.adapter else weight * copied,
         "master weights": FLOAT32 * trained * masters,
-        "optimizer": round(setup.optimizer_bytes * trained) * here,
+        "optimizer": round(setup.optimizer_bytes * trained) * (not setup.offload),
         "earlier weights": setup.past * (FLOAT32 * lora_size if setup.adapter else weight * shape.parameters),
         "base policy": weight * shape.parameters * (setup.base_policy and not setup.gpu),
-        "engine weights": setup.engine_weight_bytes * shape.parameters,
+        "engine weights": engine * shape.parameters - max(0, engine - 1) * shape.multiplied * setup.quantized,
+        "quantized weights": 0 if engine else weight * shape.multiplied * setup.quantized,
         "engine cache": setup.engine_cache,
         "reward model": setup.reward_model,
         "teacher": weight * setup.teacher.parameters if setup.teacher else 0,
@@ -538,9 +535,11 @@ def forward_workspace(
     return tokens * stream + inner + pairs * (1 + compute) * setup.dense_mask
 
 
-def decoding(setup: MemoryInput, decoded: Decoded) -> dict[str, int]:
-    """What decoding holds at most: while the prompts go forward, when only they have keys and values, or at
-    the last token."""
+def decoding(setup: MemoryInput, decoded: Decoded, phase: PhaseName) -> dict[str, int]:
+    """What decoding in this process holds at most: while the prompts go forward, when only they have keys and
+    values, or at the last token."""
+    if not decoded.rows:
+        return {}
     shape, rows, prompts = setup.shape, decoded.rows, decoded.prompts
     before, behind = decoded.prompt_tokens, decoded.completion_tokens
     each = shape.layers * shape.keys * setup.cache_bytes
@@ -559,7 +558,8 @@ def decoding(setup: MemoryInput, decoded: Decoded) -> dict[str, int]:
         },
         {"key-value cache": last, "working memory": token_workspace(setup, decoded, before + behind)},
     ]
-    return _some(max(moments, key=lambda parts: sum(parts.values())) | casts)
+    most = max(moments, key=lambda parts: sum(parts.values()))
+    return decoding_graphs(setup, phase) | _some(most | casts)
 
 
 def decoding_graphs(setup: MemoryInput, phase: PhaseName | None = None) -> dict[str, int]:

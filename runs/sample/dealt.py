@@ -51,9 +51,16 @@ class DealtSampler(HFSampler):
     """Samples from `copy`, a policy like that of `models`, the sharded ones, whose weights it takes over."""
 
     def __init__(
-        self, models: RoleModels, copy: RoleModels, end: Sequence[int], pad: int, rows: int, context: int
+        self,
+        models: RoleModels,
+        copy: RoleModels,
+        end: Sequence[int],
+        pad: int,
+        rows: int,
+        context: int,
+        weights: str = "trainer",
     ) -> None:
-        super().__init__(copy, end, pad, rows, context)
+        super().__init__(copy, end, pad, rows, context, weights)
         self.sharded = models
         # The probes of `HFSampler` have used the weights; from here on the trainer needs the memory.
         self.awake = True

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from grpobench.algorithms.algorithm import Mixture
+from grpobench.runs.models.quantization import linear_weights, quantized
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.routing import UNKNOWN
 from grpobench.runs.models.token_budgets import NoRoom, TokenBudget, portions, retry_smaller
@@ -32,6 +34,8 @@ LARGEST_GAP = 1e-3
 LARGEST_ROUNDED_GAP = 0.2
 """The same in bfloat16, where sampler and trainer round in different shapes (docs/samplers.md has
 measurements). A sampler with other weights or prompts is off by whole nats."""
+LARGEST_QUANTIZED_GAP = 1.0
+"""The same with weights of 8 or 4 bits."""
 CHECK_INTERVAL, CHECK_INTERVAL_CPU = 8, 1
 """Tokens between two checks which sequences of a batch have ended. A check waits until a GPU has finished all
 its work; on a CPU it costs nothing."""
@@ -58,29 +62,52 @@ class HFSampler(Sampler):
     """Samples from the policy of `models`. Always in step with the trainer: they share the weights.
 
     `end` are the token ids that end a completion. `rows` is the largest number of sequences decoded at once;
-    it is halved if memory does not hold so many.
+    it is halved if memory does not hold so many. `weights` is the precision of rollouts, `sampler.weights`.
     """
 
     deterministic = True
     mixes_greedy = True
 
-    def __init__(self, models: RoleModels, end: Sequence[int], pad: int, rows: int, context: int) -> None:
-        self.models = models
+    def __init__(
+        self,
+        models: RoleModels,
+        end: Sequence[int],
+        pad: int,
+        rows: int,
+        context: int,
+        weights: str = "trainer",
+    ) -> None:
+        self.models, self.weights = models, weights
         self.end = torch.tensor(sorted(end), device=models.device)
         self.pad = pad
         self.token_budget = TokenBudget("sequences decoded (sampler.max_batch_size)", rows)
         self.copies = TokenBudget("copies of the policy's weights to decode with", 1, least=0)
         self.context = context
         # In float32 only the order of sums differs between sampler and trainer.
-        self.exact = models.dtype == torch.float32
+        self.exact = models.dtype == torch.float32 and weights == "trainer"
         self.records = models.router_replay == "R3"
         """Whether rollouts carry the experts that their tokens were sent to."""
         self.max_logprob_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
+        if weights != "trainer":
+            linear_weights(self.trunk)  # raises for a model without any
+            self.max_logprob_gap = LARGEST_QUANTIZED_GAP
         self.history: KeptBatches | None = None
         with torch.inference_mode():
             self.shares, self.fuses = ways(models, pad)
             recordable = models.device.type == "cuda" and self.fuses
             self.graphs: Graphs | None = proven(models, pad) if recordable else None
+
+    @property
+    def trunk(self) -> nn.Module:
+        """Of the policy that is decoded."""
+        return self.models.networks["policy"].trunk
+
+    def rollout_weights(self) -> contextlib.AbstractContextManager[None]:
+        """Within, the policy's linear layers hold their weights in the precision of rollouts."""
+        if self.weights == "trainer":
+            return contextlib.nullcontext()
+        self.wake()  # they may not be here yet
+        return quantized(self.trunk, self.weights)
 
     @property
     def token_budgets(self) -> dict[str, TokenBudget]:

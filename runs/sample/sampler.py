@@ -128,6 +128,10 @@ class Sampler:
         may reuse: the weights do not change."""
         return contextlib.nullcontext()
 
+    def rollout_weights(self) -> AbstractContextManager[None]:
+        """Within, completions are rollouts for training, which may have other weights than evaluations."""
+        return contextlib.nullcontext()
+
     def begin_next(self, request: StepRequest, weights: Weights) -> None:
         """Begin to sample the next step beside training. Most samplers do nothing."""
 

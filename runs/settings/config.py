@@ -174,6 +174,10 @@ class SamplerConfig(Settings):
     max_logprob_gap: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
     0 means 1e-4 in float32 and 1 in 16 bits."""
+    weights: Literal["trainer", "int8", "int4", "fp8"] = "trainer"
+    """Precision of the linear weights that rollouts are sampled with: the trainer's, or rounded at every
+    synchronization to 8 or 4 bits. `hf` computes with the rounded numbers and evaluates with the trainer's;
+    `vllm` takes `fp8` alone, and evaluates with it (docs/samplers.md)."""
     lag: NonNegativeInt = 0
     """Updates of the policy between the weights that rollouts are sampled with and those that are trained;
     0 samples with the current ones. The first rollouts come from the oldest weights there are, the initial

@@ -168,6 +168,26 @@ def of_replay(config: RunConfig) -> Iterator[str]:
         )
 
 
+def of_low_precision(config: RunConfig) -> Iterator[str]:
+    """Who can sample with weights of 8 or 4 bits."""
+    sampler, kind = config.sampler, config.sampler.kind
+    rounded, hf = f'sampler.weights is "{sampler.weights}"', 'sampler.kind = "hf"'
+    if sampler.weights == "trainer" or kind == "hf":
+        return
+    if kind != "vllm":
+        yield (
+            f'{rounded}, and sampler.kind "{kind}" has its weights from elsewhere; set {hf} or '
+            'sampler.weights = "trainer"'
+        )
+    elif sampler.weights != "fp8":
+        yield f'{rounded}, and vLLM rounds linear weights to fp8 alone; set {hf} or sampler.weights = "fp8"'
+    elif config.model.dtype == "float32":
+        yield (
+            f'{rounded}, with which vLLM computes in 16 bits, and model.dtype is "float32"; set '
+            f'model.dtype = "bfloat16" or {hf}'
+        )
+
+
 def of_modifiers(config: RunConfig) -> Iterator[str]:
     """What the section `modify` asks of algorithm, reward and curriculum."""
     algorithm, modify = config.algorithm, config.modify
@@ -393,6 +413,7 @@ RULES = (
     of_sampler,
     of_truncation,
     of_replay,
+    of_low_precision,
     of_modifiers,
     of_batch,
     of_weights,

@@ -108,6 +108,7 @@ def of_samples(config: RunConfig) -> Iterator[str]:
         ("train.curriculum", "", "is given all problems before its first step, and {is}"),
         ("sampler.correction", "none", "corrects vLLM only, and {is}"),
         ("sampler.router_replay", "none", "replays no routes, and {is}"),
+        ("sampler.weights", "trainer", "samples with the weights that it trains, and {is}"),
         ("sampler.lag", 0, "samples with its current weights, and {is}"),
     )
 

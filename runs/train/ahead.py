@@ -62,12 +62,17 @@ class AheadSampler(HFSampler):
     def __init__(
         self, config: RunConfig, models: RoleModels, end: Sequence[int], pad: int, rows: int, context: int
     ) -> None:
-        super().__init__(models, end, pad, rows, context)
+        # The other process rounds the weights of rollouts; this one evaluates, and knows of the gap.
+        super().__init__(models, end, pad, rows, context, config.sampler.weights)
         self.config = config
         self.process: BaseProcess | None = None
         self.connection: Connection[Any, Any] | None = None
         self.pending: SamplingOrder | None = None
         """What the other process works on, or has done."""
+
+    def rollout_weights(self) -> contextlib.AbstractContextManager[None]:
+        """What the other process gets are the trainer's weights, which it rounds."""
+        return contextlib.nullcontext()
 
     def begin_next(self, work: StepRequest, weights: Weights) -> None:
         """Let the other process sample, if it has nothing else to do."""
@@ -182,7 +187,10 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
         adapter=config.model.adapter,
         attention=config.model.attention,
     )
-    sampler = HFSampler(models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
+    settings = config.sampler
+    sampler = HFSampler(
+        models, loaded.end, loaded.pad, settings.max_batch_size, loaded.context, settings.weights
+    )
     parameters = dict(models.language.named_parameters())
     while True:
         try:
@@ -192,16 +200,17 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
         try:
             adopt(order, parameters)
             work = order.work
-            outcome: Any = episodes(
-                sampler,
-                loaded,
-                config.task,
-                work.problems,
-                work.seeds,
-                work.limit,
-                work.temperature,
-                truncation=truncation_of(config.sampler),
-            )
+            with sampler.rollout_weights():
+                outcome: Any = episodes(
+                    sampler,
+                    loaded,
+                    config.task,
+                    work.problems,
+                    work.seeds,
+                    work.limit,
+                    work.temperature,
+                    truncation=truncation_of(config.sampler),
+                )
         except Exception as error:
             # Raised by the run's process: here nobody would see it.
             outcome = error

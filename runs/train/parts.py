@@ -62,7 +62,7 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: 
     if config.sampler.ahead:
         return AheadSampler(config, models, *sampler_arguments)
     if decoded is None:
-        return HFSampler(models, *sampler_arguments)
+        return HFSampler(models, *sampler_arguments, config.sampler.weights)
     # Before `RoleModels`, which probes the model that it is given.
     fill(decoded, models)
     gathered_models = RoleModels(
@@ -74,7 +74,7 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: 
         attention=config.model.attention,
         router_replay=config.sampler.router_replay,
     )
-    return DealtSampler(models, gathered_models, *sampler_arguments)
+    return DealtSampler(models, gathered_models, *sampler_arguments, config.sampler.weights)
 
 
 Tell = Callable[[str], None]

@@ -194,14 +194,16 @@ class OnPolicy:
 
     @contextlib.contextmanager
     def lagging(self) -> Iterator[None]:
-        """Within, the sampler uses the oldest weights that are kept; outside, for evaluations, the current
-        ones."""
+        """Within, the sampler uses the weights of rollouts, the oldest that are kept; outside, for
+        evaluations, the current ones."""
         if not self.past.staleness:
-            yield
+            with self.sampler.rollout_weights():
+                yield
             return
         with self.past.swapped_in():
             self.sampler.sync()  # an engine has weights of its own
-            yield
+            with self.sampler.rollout_weights():
+                yield
         self.sampler.sync()
 
     def mixing(self) -> Mixing | None:

@@ -29,9 +29,10 @@ PROBES = 4
 """Completions of the probe prompt."""
 PROBE_TOKENS = 16
 """Their length."""
-LARGEST_GAP = {torch.float32: 1e-4, torch.bfloat16: 1.0}
-"""Greatest |Δ log p| in nats on the probe that is arithmetic and not a fault, by the coarser precision."""
-LARGEST_MEAN_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+LARGEST_GAP = {torch.float32: 1e-4, torch.bfloat16: 1.0, torch.float8_e4m3fn: 4.0}
+"""Greatest |Δ log p| in nats on the probe that is arithmetic and not a fault, by the coarser precision; of
+quantized weights it is an assumption."""
+LARGEST_MEAN_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float8_e4m3fn: 0.5}
 """The same for the mean over a step's rollouts."""
 NOISE = 5e-7
 """Nats (root mean square) below which a difference says nothing, whatever was measured."""
@@ -82,8 +83,8 @@ class EngineSampler(Sampler):
     """Samples with an engine that is kept in step with the policy of `models`.
 
     `prompt` is the probe; `max_logprob_gap` in nats overrides what is allowed there (0 keeps the default).
-    Raises
-    SamplerGap at once when the engine cannot follow the trainer.
+    `quantized` is whether the engine rounds the weights that it is handed to 8 bits. Raises SamplerMismatch
+    at once when the engine cannot follow the trainer.
     """
 
     exact = False
@@ -99,6 +100,7 @@ class EngineSampler(Sampler):
         context: int,
         prompt: Sequence[int],
         max_logprob_gap: float = 0.0,
+        quantized: bool = False,
     ) -> None:
         self.engine, self.models = engine, models
         self.apart = models.adapter is not None and engine.adapts
@@ -109,6 +111,7 @@ class EngineSampler(Sampler):
         self.remedy = ", give the engine a larger cache (sampler.cache_gb)" if cramped else ""
         # The coarser of both precisions decides how far rounding alone may part them.
         coarser = torch.float32 if {engine.dtype, models.dtype} == {torch.float32} else torch.bfloat16
+        coarser = torch.float8_e4m3fn if quantized else coarser
         self.allowed = max_logprob_gap or LARGEST_GAP[coarser]
         self.max_logprob_gap = max(LARGEST_MEAN_GAP[coarser], max_logprob_gap)
         self.noise = NOISE
@@ -238,6 +241,7 @@ def connect(config: RunConfig, models: RoleModels, loaded: Loaded) -> EngineSamp
             cache_gb=settings.cache_gb,
             room=None if settings.merge_adapter else room_for(models),
             sleeps=settings.sleep,
+            quantization=None if settings.weights == "trainer" else settings.weights,
         )
     try:
         return EngineSampler(
@@ -248,6 +252,7 @@ def connect(config: RunConfig, models: RoleModels, loaded: Loaded) -> EngineSamp
             context=loaded.context,
             prompt=loaded.encode(config.task.problems("train")[0].prompt),
             max_logprob_gap=settings.max_logprob_gap,
+            quantized=settings.weights != "trainer",
         )
     # A run that is stopped raises `Preempted`, which is no Exception.
     except BaseException:

@@ -65,8 +65,9 @@ class VLLM:
 
     `model_path` is a model folder or hub id, `rows` the most sequences decoded at once, `cache_gb` the size
     of the key-value cache in GiB, whose size also bounds `context`. With `room` it takes an adapter beside
-    its weights. With `sleeps` it can give its memory back, if the device is a GPU. Raises
-    ModelError where vLLM cannot serve the model.
+    its weights. With `sleeps` it can give its memory back, if the device is a GPU. `quantization` is vLLM's
+    name of the format to which it rounds the weights that it is handed. Raises ModelError where vLLM cannot
+    serve the model.
     """
 
     _open: VLLM | None = None
@@ -81,6 +82,7 @@ class VLLM:
         cache_gb: float,
         room: AdapterRoom | None = None,
         sleeps: bool = False,
+        quantization: str | None = None,
     ) -> None:
         if VLLM._open is not None:
             VLLM._open.close()
@@ -89,7 +91,7 @@ class VLLM:
         # In this process and no other: weights are handed over as tensors, not as messages.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with undisturbed():
-            self.llm: Any = start(model_path, dtype, rows, cache_gb, room, sleeps)
+            self.llm: Any = start(model_path, dtype, rows, cache_gb, room, sleeps, quantization)
         VLLM._open = self
         self.dtype: torch.dtype = getattr(torch, dtype)
         settings = self.llm.llm_engine.vllm_config
@@ -253,6 +255,7 @@ def start(
     cache_gb: float,
     room: AdapterRoom | None = None,
     sleeps: bool = False,
+    quantization: str | None = None,
 ) -> Any:
     """vLLM's LLM, with the sampling of `HFSampler`: nothing but a temperature between logits and tokens."""
     from vllm import LLM
@@ -276,6 +279,7 @@ def start(
         return LLM(
             model=model_path,
             dtype=dtype,
+            quantization=quantization,
             max_num_seqs=rows,
             max_model_len=-1,  # as much of the model's context as the cache can hold
             kv_cache_memory_bytes=int(cache_gb * 2**30),
@@ -292,6 +296,7 @@ def start(
     except Exception as error:  # without a kernel that it needs, vLLM may raise anything
         others = "if it takes no adapters, set sampler.merge_adapter = true, " if room else ""
         others += "if it cannot sleep, sampler.sleep = false, " if sleeps else ""
+        others += 'if it cannot quantize, sampler.weights = "trainer", ' if quantization else ""
         raise ModelError(
             f"vLLM cannot serve {Path(model_path).name}: {first_line(error)}; raise sampler.cache_gb when "
             f'memory is what lacks, {others}else set sampler.kind = "hf"'

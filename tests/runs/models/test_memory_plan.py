@@ -24,6 +24,7 @@ from grpobench.runs.models.memory_plan import (
     DIVERGENCE_COPIES,
     DRAW_BYTES,
     GRAPH_WORKSPACE,
+    NOTHING,
     TRUNCATED_BYTES,
     Buffers,
     Decoded,
@@ -95,6 +96,18 @@ def test_weights_of_a_7b_model_are_counted_without_any_memory() -> None:
         width,
         inner,
     )
+
+
+def test_rounded_weights_lie_beside_the_policys_while_it_samples_and_take_a_byte_in_an_engine() -> None:
+    linear = large().shape.multiplied
+    rounded = plan(large(quantized=True))
+    parts = {phase.name: phase.parts.get("quantized weights", 0) for phase in rounded.phases}
+    assert parts == {"sampling": 4 * linear, "scoring": 0, "training": 0, "evaluating": 0}
+    engine = {"sampling": NOTHING, "evaluating": NOTHING, "engine_weight_bytes": 2}
+    full, small = (
+        plan(large(**engine, quantized=quantized)).phase("sampling").parts for quantized in (False, True)
+    )
+    assert full["engine weights"] - small["engine weights"] == linear and "quantized weights" not in small
 
 
 def test_full_training_in_float32_takes_16_bytes_a_weight_and_2_under_autocast() -> None:

@@ -8,9 +8,11 @@ import http.client
 import json
 import math
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from helpers.whole_runs import after
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.quantization import linear_weights, quantize
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
@@ -30,6 +33,7 @@ from grpobench.runs.sample.engines import gate
 from grpobench.runs.sample.engines import sampler as vllm_sampler
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch, halved, stretched
 from grpobench.runs.sample.engines.server import Remote, Server, serve
+from grpobench.runs.sample.engines.vllm import start
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings import config as runs_config
@@ -186,6 +190,40 @@ def test_skipped_sync_is_caught_at_once_at_any_learning_rate(rate: float) -> Non
         source.sync()
     engine.deaf = ()
     assert source.sync()["gap/sync"] < 1e-5
+
+
+class Rounding(Copy):
+    """Rounds the weights that it is handed to fp8, in place."""
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        super().load(weights)
+        for weight, _ in linear_weights(self.models.networks["policy"].trunk):
+            weight.data.copy_(quantize(weight, "fp8"))
+
+
+def test_an_engine_of_8_bits_is_kept_in_step_and_found_out() -> None:
+    models = trained()
+    source = sampler(models, Rounding(models.language), quantized=True)
+    update(models)
+    # More than float32 would explain, and less than what 8 bits may.
+    assert 1e-3 < source.sync()["gap/sync"] < source.allowed
+    with pytest.raises(SamplerMismatch):
+        sampler(models, Rounding(models.language))
+    with pytest.raises(SamplerMismatch, match="not taken over the weights"):
+        sampler(models, Rounding(models.language, deaf=names()), quantized=True)
+
+
+def test_vllm_is_asked_for_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    modules = {
+        "vllm": SimpleNamespace(LLM=lambda **settings: asked.update(settings)),
+        "vllm.platforms": SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: False)),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for quantization in (None, "fp8"):
+        start("model", "bfloat16", rows=1, cache_gb=1.0, quantization=quantization)
+        assert asked["quantization"] == quantization
 
 
 def test_unchanged_weights_raise_no_alarm() -> None:
