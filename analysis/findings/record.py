@@ -83,6 +83,7 @@ LATER = frozenset(
         "weights = false",
         "completions = true",  # of evaluate: whether completions are stored
         "completions = false",
+        "contamination = false",
         'log_tokens = "none"',  # of train: of which rollouts the numbers of tokens are stored
         'log_tokens = "last"',
         'log_tokens = "all"',

@@ -15,6 +15,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.topics.accuracy import WITHOUT_DATA, why_without_data
 from grpobench.analysis.topics.bias import caveats
 from grpobench.analysis.topics.comparisons import count_shared_seeds
+from grpobench.analysis.topics.contamination import warn_of_contamination
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.guards import warn_of_guards
 from grpobench.analysis.topics.numbers import Numbers
@@ -315,6 +316,7 @@ def _known_weaknesses(checked: WarningInput) -> Iterator[ReportWarning]:
 # A topic adds a warning by adding a function.
 WARNINGS: Sequence[Callable[[WarningInput], Iterable[ReportWarning]]] = (
     lambda checked: warn_of_guards(checked.numbers.guards),
+    lambda checked: warn_of_contamination(checked.numbers.experiment),
     _unsearched_rates,
     _rate_conclusions,
     _unsuitable_rates,

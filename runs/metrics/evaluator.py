@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from grpobench.analysis.statistics.samples import majority_curve, pass_curve, solved
+from grpobench.runs.metrics.contamination import measure_contamination
 from grpobench.runs.metrics.turns import count_turns, mean_counts
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.ranks import ALONE
@@ -162,7 +163,7 @@ class Evaluator:
     long_prompts: LongPrompts = "refuse"
 
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
-        """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` numbers)."""
+        """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` and ``contamination/<metric>`` numbers)."""
         problems = self.problems(split)
         ranks = self.models.ranks if self.models else ALONE
         grader = Grader(self.task, RewardConfig(), self.loaded, self.seed, ranks=ranks)
@@ -186,6 +187,8 @@ class Evaluator:
             rows += rows_of(step, split, mode, problems, answers)
             numbers = summarize(self.task, problems, answers)
             summary |= {f"eval/{split}/{mode}/{name}": value for name, value in numbers.items()}
+        if self.settings.contamination and split == "test" and step == 0:
+            summary |= measure_contamination(problems, self.loaded, self.sampler)
         return rows, summary
 
     def problems(self, split: Split) -> Sequence[Problem]:

@@ -496,9 +496,15 @@ class EvaluateConfig(Settings):
     compared are evaluated at one. Greedy decoding and likelihoods have none."""
     completions: bool = True
     """Store the text of every completion, compressed, in completions/SPLIT-step-N.jsonl.zst."""
+    contamination: bool = False
+    """Measure before training how many test problems the base completes from their first 60 %."""
     also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further tasks, each with its settings. The run evaluates them as it does its own task and never trains
     on them, which shows what it forgets or transfers. Logged as `also/<task>/<split>/<mode>/<metric>`."""
+
+    def clashes(self) -> Iterator[str]:
+        if self.contamination and not (self.before and self.test_problems):
+            yield "contamination: needs before = true and test_problems; set both or contamination = false"
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def evaluators_for(
             task,
             loaded,
             sampler,
-            config.evaluate,
+            dataclasses.replace(config.evaluate, contamination=False) if evaluators else config.evaluate,
             config.seed,
             limit,
             texts=config.evaluate.completions and not evaluators,  # the tasks of `also` have no rows
