@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from grpobench.tasks.grading.failed_test import failed_test, stopped, values_got
 from grpobench.tasks.kinds.generated import Generated, distinct
 from grpobench.tasks.sandbox.choose import choose, default_sandbox, same
 from grpobench.tasks.sandbox.protocol import Execution, Job
@@ -167,12 +168,25 @@ def _job(problem: Problem, expression: str) -> Job:
 
 
 def _verdict(problem: Problem, expression: str, execution: Execution) -> Verdict:
-    expected = problem.truth["outputs"]
-    # A right expression is never long.
-    values = execution.values if execution.brief else ()
-    correct = len(values) == len(expected) and all(map(same, values, expected))
-    scores = {"correct": float(correct), "format": float(execution.outcome == "pass")}
-    return Verdict(scores, expression, OUTCOMES[execution.outcome])
+    failed = _failed_test(problem, execution)
+    scores = {"correct": float(execution.outcome == "pass" and not failed)}
+    scores["format"] = float(execution.outcome == "pass")
+    return Verdict(scores, expression, OUTCOMES[execution.outcome], failed_test=failed)
+
+
+def _failed_test(problem: Problem, execution: Execution) -> str:
+    """The first test that an expression fails; empty if it is right, and if no test began."""
+    if execution.outcome in ("syntax", "infra_error"):
+        return ""
+    inputs, expected = problem.truth["inputs"], problem.truth["outputs"]
+    tests = [f"f({argument}) == {output!r}" for argument, output in zip(inputs, expected, strict=True)]
+    if execution.outcome != "pass":
+        return failed_test(tests, execution.returned, stopped(execution))
+    if not execution.brief:  # A right expression is never long.
+        return failed_test(tests, None, "values that are too long")
+    values = execution.values
+    wrong = next((i for i, pair in enumerate(zip(values, expected, strict=True)) if not same(*pair)), None)
+    return "" if wrong is None else failed_test(tests, wrong, values_got([values[wrong]]))
 
 
 @cache

@@ -57,6 +57,8 @@ class Verdict:
     """The environment's reward for each of the policy's turns; empty if it rewards whole episodes alone."""
     fault: str = ""
     """What an environment did wrong, where the outcome is not `graded`."""
+    failed_test: str = ""
+    """The first test that a program failed, or at which it stopped: a line for people, of bounded length."""
 
 
 @dataclass(frozen=True)

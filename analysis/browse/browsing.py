@@ -65,7 +65,7 @@ def describe(row: dict[str, Any]) -> str:
     where = f"{row['arm']}, seed {row['seed']}, step {row['step']}, {row['kind']}, sample {row['sample']}"
     scores = [f"{name} {value}" for name, value in (row["scores"] or {}).items()]
     reading = [
-        row["outcome"] or "not graded",
+        (row["outcome"] or "not graded") + (f" (failed {row['failed_test']})" if row["failed_test"] else ""),
         *([f"answer read: {row['answer']}"] if row["answer"] is not None else []),
         *scores,
         *([f"reward {row['reward']:g}"] if row["reward"] is not None else []),

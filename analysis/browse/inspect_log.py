@@ -71,6 +71,7 @@ def _log(
 
 
 def _sample(source: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    explanation = row["outcome"] + (f"; failed {row['failed_test']}" if row["failed_test"] else "")
     turns = row["turns"] or [["policy", row["text"]]]
     messages = [
         {"role": "user" if by == "environment" else "assistant", "content": text} for by, text in turns
@@ -91,7 +92,7 @@ def _sample(source: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
             ],
         },
         "scores": {
-            score: {"value": value, "answer": row["answer"], "explanation": row["outcome"]}
+            score: {"value": value, "answer": row["answer"], "explanation": explanation}
             for score, value in (row["scores"] or {}).items()
         },
         "metadata": {name: row[name] for name in SUBJECT},

@@ -20,7 +20,7 @@ from grpobench.tasks.data.bounded import parse_json
 
 COLUMNS = (
     *("arm", "task", "seed", "step", "kind", "problem", "sample", "outcome", "change", "reward", "length"),
-    *("stop", "answer", "prompt", "text", "scores", "turns", "tokens"),
+    *("stop", "answer", "failed_test", "prompt", "text", "scores", "turns", "tokens"),
 )
 """Of a row, in the order of the page's arrays. `prompt` is the number of a prompt; `tokens` has the `lengths`
 of their texts in UTF-16 units, as JavaScript counts, and lists of numbers; `change` is `lost` for a
@@ -155,8 +155,8 @@ class Store:
             *(_shown(row.arm), _shown(row.task), row.seed, row.step, _shown(row.kind), _shown(row.problem)),
             *(row.sample, _shown(row.outcome), change, row.reward, row.length, row.stop),
             None if row.answer is None else _shown(row.answer),
-            *(prompt, visible(row.text), _packed(row.scores), json.dumps(turns) if turns else ""),
-            _packed_tokens(row),
+            *(visible(row.failed_test), prompt, visible(row.text), _packed(row.scores)),
+            *(json.dumps(turns) if turns else "", _packed_tokens(row)),
         )
 
     def page(

@@ -58,6 +58,8 @@ class StoredText(NamedTuple):
     """Why the completion ended: `end`, or `limit` of tokens."""
     answer: str | None
     """What the grader extracted."""
+    failed_test: str
+    """The first test that a program failed."""
     prompt: str
     text: str
     scores: tuple[tuple[str, float], ...]
@@ -116,7 +118,7 @@ def _evaluated(file: TextFile, answers: Mapping[tuple[Any, ...], dict[str, Any]]
         mode, problem, sample = (str(row.get(key)) for key in ("mode", "problem", "sample"))
         graded = answers.get((str(file.step), file.split, mode, problem, sample), {})
         yield _stored(file, f"{file.split} {mode}", problem, int(_number(row.get("sample")) or 0), {
-            **graded, "prompt": prompts.get(problem, ""), "text": row["completion"], "turns": row.get("turns")
+            **graded, **row, "prompt": prompts.get(problem, ""), "text": row["completion"]
         })  # fmt: skip
 
 
@@ -149,6 +151,7 @@ def _stored(file: TextFile, kind: str, problem: str, sample: int, row: Mapping[s
         None if length is None else int(length),
         {True: "end", False: "limit"}.get(row.get("stopped"), ""),  # type: ignore[arg-type]
         None if row.get("answer") is None else str(row["answer"]),
+        str(row.get("failed_test") or ""),
         str(row["prompt"]),
         str(row.get("text", "")),
         tuple([(name, number) for name, value in scores.items() if (number := _number(value)) is not None]),

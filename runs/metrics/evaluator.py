@@ -269,6 +269,7 @@ def rows_of(
             "answer": answer.verdict.answer,
             "outcome": answer.verdict.outcome,
             **({"fault": answer.verdict.fault} if answer.verdict.fault else {}),
+            **({"failed_test": answer.verdict.failed_test} if answer.verdict.failed_test else {}),
             "length": answer.length,
             "stopped": answer.stopped,
             "traits": dict(problem.traits),

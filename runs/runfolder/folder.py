@@ -47,6 +47,8 @@ LEFTOVERS = ("checkpoints/.*", "final/.*", ".*.tmp", "rollouts/.*.tmp", "complet
 """Temporary names, under which files are written before they are renamed."""
 COMPLETION = ("problem", "mode", "sample", "completion")
 """Entries of a row of completions/SPLIT-step-N.jsonl.zst."""
+OPTIONAL = {"conversation": "turns", "failed_test": "failed_test"}
+"""Further entries that some rows have, by their names in the rows of an evaluation."""
 
 
 class RunFolder:
@@ -235,20 +237,16 @@ class RunFolder:
     def evaluations(
         self, rows: Iterable[Mapping[str, Any]], prompts: Mapping[str, Any] | None = None
     ) -> None:
-        """Append rows to eval.jsonl, all of them or none. Their `completion`, and their `conversation` as
-        `turns`, go to a file beside it, with the prompt of `prompts` (by problem) in the first row of each
-        problem."""
+        """Append rows to eval.jsonl, all of them or none. Their `completion` and their entries of `OPTIONAL`
+        go to a file beside it, with the prompt of `prompts` (by problem) in a problem's first row."""
         logged, stored = [], dict[str, list[dict[str, Any]]]()
         unwritten = dict(prompts or {})
         for row in rows:
-            logged.append(
-                {key: value for key, value in row.items() if key not in ("completion", "conversation")}
-            )
+            logged.append({key: row[key] for key in row if key != "completion" and key not in OPTIONAL})
             if "completion" in row:
                 name = f"{row['split']}-step-{row['step']}"
                 text = {key: row[key] for key in COMPLETION}
-                if "conversation" in row:
-                    text["turns"] = row["conversation"]
+                text |= {name: row[key] for key, name in OPTIONAL.items() if key in row}
                 if (prompt := unwritten.pop(row["problem"], None)) is not None:
                     text["prompt"] = prompt
                 stored.setdefault(name, []).append(text)

@@ -60,6 +60,7 @@ def transcript(
                 "outcome": verdict.outcome,
                 "answer": verdict.answer,
                 **({"fault": verdict.fault} if verdict.fault else {}),
+                **({"failed_test": verdict.failed_test} if verdict.failed_test else {}),
                 **({"token_numbers": numbers} if (numbers := token_numbers[index]) else {}),
                 "reward": reward,
                 "components": {

@@ -119,6 +119,25 @@ class Extract(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+class Restore(ast.NodeTransformer):
+    """Replaces names of values by the calls that gave them, and lists which."""
+
+    def __init__(self, calls: Sequence[str]) -> None:
+        self.calls, self.numbers = calls, list[int]()
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in FUNCTIONS:
+            return node
+        self.numbers.append(int(node.id[1:]))
+        return ast.parse(self.calls[self.numbers[-1]], mode="eval").body
+
+
+def restored(condition: str, calls: Sequence[str]) -> tuple[str, list[int]]:
+    """(a condition of `convert` with its calls in the place of their values, the numbers of these calls)."""
+    restore = Restore(calls)
+    return ast.unparse(restore.visit(ast.parse(condition, mode="eval"))), restore.numbers
+
+
 def checked(condition: ast.Expression, values: int) -> str:
     """The condition as text, made only of what `NODES` and `FUNCTIONS` allow."""
     called = {id(node.func) for node in ast.walk(condition) if isinstance(node, ast.Call)}

@@ -8,7 +8,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
-from grpobench.tasks.grading.asserts import holds
+from grpobench.tasks.grading.asserts import holds, restored
+from grpobench.tasks.grading.failed_test import failed_test, values_got
 from grpobench.tasks.sandbox import wire as sandbox_wire
 from grpobench.tasks.sandbox.protocol import BRIEF
 from grpobench.tasks.workers.pool import Pool
@@ -22,15 +23,17 @@ MEMORY: Final = 2**30
 
 Judgment = tuple[str, str]
 """One of "pass", "wrong", "error", "output_limit", "infra_error"; and the values as source of a list, if
-requested."""
+requested, or else the first failed test."""
 
 
 @dataclass(frozen=True)
 class ValueConditions:
-    """Whether values satisfy the conditions (of `asserts.convert`); None asks for their source instead."""
+    """Whether the values of calls satisfy the conditions (of `asserts.convert`); None asks for their source
+    instead."""
 
     wire: tuple[str, ...]
     conditions: Sequence[str] | None
+    calls: Sequence[str]
 
 
 _pool = Pool(f"{__name__}:judged", SECONDS, MEMORY)
@@ -45,7 +48,8 @@ def judge(questions: Sequence[ValueConditions]) -> list[Judgment]:
     answers: dict[int, Judgment] = {}
     long: dict[int, list[Any]] = {}
     for i, question in enumerate(questions):
-        argument = [list(question.wire), question.conditions and list(question.conditions)]
+        conditions = question.conditions and list(question.conditions)
+        argument = [list(question.wire), conditions, list(question.calls)]
         if sum(map(len, question.wire)) <= BRIEF:
             answers[i] = judgment(argument)
         else:
@@ -53,8 +57,11 @@ def judge(questions: Sequence[ValueConditions]) -> list[Judgment]:
     for i, reply in zip(long, _pool.map(list(long.values())), strict=True):
         if reply.ending == "done":
             answers[i] = reply.value[0], reply.value[1]
+        elif reply.ending == "infra_error":
+            answers[i] = "infra_error", ""
         else:
-            answers[i] = "infra_error" if reply.ending == "infra_error" else "output_limit", ""
+            tests = questions[i].conditions or questions[i].calls
+            answers[i] = "output_limit", failed_test(tests, None, "values that cost too much to compare")
     return [answers[i] for i in range(len(questions))]
 
 
@@ -64,14 +71,19 @@ def judged() -> Callable[[Any], Judgment]:
 
 
 def judgment(argument: Any) -> Judgment:
-    texts, conditions = argument
+    texts, conditions, calls = argument
     try:
         values = sandbox_wire.values(texts)
     except ValueError:
-        return "error", ""
+        return "error", failed_test(conditions or calls, None, "values that cannot be read")
     if conditions is None:
         return "pass", source(list(values))
-    return "pass" if all(holds(condition, values) for condition in conditions) else "wrong", ""
+    for index, condition in enumerate(conditions):
+        if not holds(condition, values):
+            tests = [restored(other, calls) for other in conditions]
+            ending = values_got([values[number] for number in tests[index][1]])
+            return "wrong", failed_test([test for test, _ in tests], index, ending)
+    return "pass", ""
 
 
 def source(value: Any) -> str:

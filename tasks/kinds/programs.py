@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpobench.tasks.grading import program_values
+from grpobench.tasks.grading.asserts import restored
+from grpobench.tasks.grading.failed_test import failed_test, shortened, stopped
 from grpobench.tasks.grading.reading import program
 from grpobench.tasks.sandbox import choose
-from grpobench.tasks.sandbox.protocol import Choice, Job, Limits, Sandbox
+from grpobench.tasks.sandbox.protocol import Choice, Execution, Job, Limits, Sandbox
 from grpobench.tasks.task import Outcome, Problem, Task, Verdict
 
 FAILURES: Final = ("wrong", "error", "syntax", "timeout", "oom", "output_limit")
@@ -70,14 +72,14 @@ class Programs(Task):
         unique_sources = dict.fromkeys(
             (i, source) for i, problem_sources in enumerate(sources) for source in problem_sources if source
         )
-        outcomes = grade(
+        judgments = grade(
             [(problems[i].truth, source) for i, source in unique_sources],
             choose.sandbox(self.tier, Limits(self.seconds)),
         )
-        outcome_by_source = dict(zip(unique_sources, outcomes, strict=True))
+        judgment_by_source = dict(zip(unique_sources, judgments, strict=True))
         return [
             [
-                verdict(source, outcome_by_source[i, source] if source else "syntax")
+                verdict(source, *(judgment_by_source[i, source] if source else ("syntax", "")))
                 for source in problem_sources
             ]
             for i, problem_sources in enumerate(sources)
@@ -98,34 +100,58 @@ class Programs(Task):
         return super().missing() or choose.choose(self.tier)[1]
 
 
-def verdict(source: str | None, outcome: str) -> Verdict:
+def verdict(source: str | None, outcome: str, failed: str) -> Verdict:
     scores = {name: float(name == outcome) for name in SCORES}
     scores["correct"] = float(outcome == "pass")
     scores["format"] = float(outcome != "syntax")
-    return Verdict(scores, source, OUTCOMES[outcome])
+    return Verdict(scores, source, OUTCOMES[outcome], failed_test=failed)
 
 
-def grade(submissions: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> list[str]:
-    """The outcome of each program, given with the truth of its problem."""
-    outcomes = ["infra_error"] * len(submissions)
+def grade(submissions: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> list[tuple[str, str]]:
+    """The outcome of each program, given with the truth of its problem, and the first test that it failed."""
+    judgments = [("infra_error", "")] * len(submissions)
     jobs: dict[int, Job] = {}
     for i, (truth, source) in enumerate(submissions):
         if calls := called(truth, chosen):
             jobs[i] = Job(source, calls)
     questions: dict[int, program_values.ValueConditions] = {}
     for i, execution in zip(jobs, chosen.run_all(list(jobs.values())), strict=True):
-        outcomes[i] = execution.outcome
+        conditions, calls = submissions[i][0].get("conditions"), jobs[i].calls
         if execution.outcome == "pass":
-            questions[i] = program_values.ValueConditions(execution.wire, submissions[i][0].get("conditions"))
+            questions[i] = program_values.ValueConditions(execution.wire, conditions, calls)
+        else:
+            judgments[i] = execution.outcome, unfinished(execution, conditions, calls)
     replays: dict[int, Job] = {}
-    for i, (outcome, source) in zip(questions, program_values.judge(list(questions.values())), strict=True):
-        outcomes[i] = outcome
+    for i, (outcome, text) in zip(questions, program_values.judge(list(questions.values())), strict=True):
+        judgments[i] = outcome, text
         if outcome == "pass" and "judge" in submissions[i][0]:
-            replays[i] = replay(submissions[i][0], source, chosen)
+            replays[i] = replay(submissions[i][0], text, chosen)
+            judgments[i] = outcome, ""
     for i, execution in zip(replays, chosen.run_all(list(replays.values())), strict=True):
-        if execution.values != (True,):
-            outcomes[i] = "infra_error" if execution.outcome == "infra_error" else "wrong"
-    return outcomes
+        if execution.outcome == "infra_error":
+            judgments[i] = "infra_error", ""
+        elif execution.values != (True,):
+            judgments[i] = "wrong", rejected(execution, jobs[i].calls)
+    return judgments
+
+
+def unfinished(execution: Execution, conditions: Sequence[str] | None, calls: Sequence[str]) -> str:
+    """The test at which a program stopped; empty if none began."""
+    if execution.outcome in ("syntax", "infra_error"):
+        return ""
+    tests = [(call, [number]) for number, call in enumerate(calls)]
+    if conditions is not None:
+        tests = [restored(condition, calls) for condition in conditions]
+    index = next((i for i, (_, numbers) in enumerate(tests) if execution.returned in numbers), None)
+    return failed_test([test for test, _ in tests], index, stopped(execution))
+
+
+def rejected(execution: Execution, calls: Sequence[str]) -> str:
+    """The call after which a replayed test failed."""
+    if execution.outcome != "pass" or execution.values == (False,):
+        return failed_test(calls, None, "the published test failed")
+    ((number, value),) = execution.values
+    return failed_test(calls, number - 1, f"got {shortened(value)}, which the published test refuses")
 
 
 # Tests that are replayed
@@ -186,7 +212,7 @@ def _replay(arguments, values):
     try:
         check(candidate)
     except Exception:
-        return False
+        return (len(calls), repr(values[len(calls) - 1])[:200]) if calls else False
     return len(calls) == len(values)
 """
 

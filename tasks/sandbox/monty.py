@@ -114,9 +114,9 @@ class MontySandbox(Sandbox):
         self.place.cleanup()
 
     def once(self, job: Job) -> tuple[Execution, bool]:
-        calls = ", ".join(f"({call})" for call in job.calls)
-        values = f"_values = [{calls}]\n_text = '\\n'.join([_wire(_value) for _value in _values])"
-        source = f"{job.program}\n{WIRE}\n{values}\nf'{{_text}}'"
+        before = f"{job.program}\n{WIRE}\n_values = [\n"
+        calls = "".join(f"({call}),\n" for call in job.calls)
+        source = f"{before}{calls}]\n_text = '\\n'.join([_wire(_value) for _value in _values])\nf'{{_text}}'"
         try:
             source.encode("utf-8")
             with self.pool.checkout(limits=self.resources) as session:
@@ -127,7 +127,7 @@ class MontySandbox(Sandbox):
             # The interpreter's own limits act first; a program whose worker dies every time used too much.
             return Execution("oom", detail=str(error)[:200]), True
         except self.monty.MontyRuntimeError as error:
-            return _runtime_failure(error), False
+            return _runtime_failure(error, before.count("\n"), len(job.calls)), False
         except (self.monty.MontySyntaxError, UnicodeEncodeError) as error:
             return Execution("syntax", detail=str(error)[:200]), False
         except (self.monty.MontyConversionError, ValueError, RecursionError) as error:
@@ -152,10 +152,14 @@ def _discard(stream: str, text: str) -> None:
     """Printed output is not part of an answer."""
 
 
-def _runtime_failure(error: Exception) -> Execution:
-    raised = error.exception() if hasattr(error, "exception") else error
+def _runtime_failure(error: pydantic_monty.MontyRuntimeError, before: int, calls: int) -> Execution:
+    """The failure of a source with `before` lines in front of its calls, each of which has a line."""
+    raised, frames = error.exception(), error.traceback()
+    # A program that is out of time has no frame, and one whose values cannot be written is behind its calls.
+    call = frames[0].line - before - 1 if frames else calls
+    returned = max(call, 0) if call < calls else None
     if isinstance(raised, TimeoutError):
-        return Execution("timeout", detail=str(raised)[:200])
+        return Execution("timeout", detail=str(raised)[:200], returned=returned)
     if isinstance(raised, MemoryError):
-        return Execution("oom", detail=str(raised)[:200])
-    return Execution("error", detail=repr(raised)[:200])
+        return Execution("oom", detail=str(raised)[:200], returned=returned)
+    return Execution("error", detail=repr(raised)[:200], returned=returned)

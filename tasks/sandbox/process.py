@@ -278,15 +278,17 @@ class Conversation:
             raise
         finally:
             self.end()
+        returned = min(self.answer.count(b"\nvalue "), calls - 1) if calls else None
         if self.late and self.ready:
-            return Execution("timeout"), False
+            return Execution("timeout", returned=returned), False
         if self.flooded:
-            return Execution("output_limit"), False
+            return Execution("output_limit", returned=returned), False
         execution = read(bytes(self.answer), calls)
         if execution is not None and self.status == 0:
             return execution, False
         if self.ready and self.seconds >= self.limits.seconds:
-            return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
+            detail = f"{self.seconds:.1f} processor seconds"
+            return Execution("timeout", detail=detail, returned=returned), False
         if not self.answer.startswith(b"ready\n") or (self.apart and self.status < 0):
             # It never started, or the sandbox itself was killed, which nothing inside can do.
             complaint = self.complaint.decode(errors="replace").strip()
@@ -295,7 +297,8 @@ class Conversation:
         # happens repeatedly, or if it used its time up, it is the program's own doing.
         number = abs(self.status) if self.status < 0 else self.status - 128
         killed = number in (signal.SIGKILL, signal.SIGXCPU)
-        return Execution("error", (), f"ended with status {self.status}", self.seconds), killed
+        detail = f"ended with status {self.status}"
+        return Execution("error", (), detail, self.seconds, returned), killed
 
     def talk(self) -> None:
         """Read until the process has closed its output, is late, or has written too much."""

@@ -33,6 +33,9 @@ class Execution:
     detail: str = ""
     seconds: float = 0.0
     """Processor time, if that decides whether the program is tried again."""
+    returned: int | None = None
+    """Calls that returned before the program failed; None where the tier does not know. Anyone inside may
+    have written it, so it is for people only."""
 
     @property
     def brief(self) -> bool:

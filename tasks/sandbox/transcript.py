@@ -50,7 +50,7 @@ def _lines(lines: list[str], calls: int) -> Execution | None:
             kind, _, detail = content.partition(" ")
             for failure in FAILURES:
                 if kind == failure:
-                    return Execution(failure, detail=detail[:200])
+                    return Execution(failure, detail=detail[:200], returned=len(texts))
             raise Malformed("unknown failure")
         else:
             raise Malformed(f"line {number + 2} is out of place")

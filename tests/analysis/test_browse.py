@@ -20,12 +20,15 @@ from grpobench.analysis.browse.texts import list_text_files, read_texts
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.cli import main
 
+FAILED = "test 2 of 3: f(1) == 2, got '\x1b[2J<b>'"
+
 
 def evaluate(run: Path, step: int, answers: dict[str, tuple[str, float]]) -> None:
     """Store greedy answers to test problems: problem -> (text, correct)."""
     rows = [
         {"problem": problem, "mode": "greedy", "sample": 0, "completion": text, "prompt": f"Q {problem}"}
-        for problem, (text, _) in answers.items()
+        | ({} if correct else {"failed_test": FAILED})
+        for problem, (text, correct) in answers.items()
     ]
     pack(run / "completions" / f"test-step-{step}.jsonl.zst", rows)
     with (run / "eval.jsonl").open("a") as log:
@@ -47,7 +50,7 @@ def root(tmp_path: Path) -> Path:
         turns = [{"by": "policy", "text": "look"}, {"by": "environment", "text": "a wall"}]
         texts = [
             completion("left 1", 1.0, turns=turns),
-            completion("cut", 0.0, outcome="unparsable", answer=None),
+            completion("cut", 0.0, outcome="unparsable", answer=None, failed_test=FAILED),
         ]
         pack(run / "rollouts" / "step-4.jsonl.zst", [{"problem": "t1", "prompt": "go", "completions": texts}])
     return folder
@@ -63,12 +66,13 @@ def test_the_table_has_every_completion_with_prompt_answer_and_the_graders_readi
     assert len(rows) == 2 * (4 + 2)
     lost = next(row for row in rows if (row["arm"], row["step"], row["problem"]) == ("a", 4, "p1"))
     expected = {"kind": "test greedy", "outcome": "wrong", "change": "lost", "answer": "3", "prompt": "Q p1"}
-    expected |= {"stop": "limit", "length": 3}
+    expected |= {"stop": "limit", "length": 3, "failed_test": r"test 2 of 3: f(1) == 2, got '\x1b[2J<b>'"}
     assert {name: lost[name] for name in expected} == expected
     trained = [row for row in rows if row["kind"] == "rollout" and row["arm"] == "b"]
     assert [row["outcome"] for row in trained] == ["right", "unparsable"]
     assert trained[0]["turns"] == [["policy", "look"], ["environment", "a wall"]]
     assert (trained[0]["prompt"], trained[0]["reward"], trained[1]["answer"]) == ("go", 1.0, None)
+    assert (trained[0]["failed_test"], trained[1]["failed_test"]) == ("", expected["failed_test"])
 
 
 @pytest.mark.parametrize(
@@ -135,17 +139,22 @@ def test_only_the_files_of_chosen_runs_and_steps_are_read(root: Path) -> None:
     assert {file.step for file in store.files if file.path not in store.passed_over} == {0}
 
 
+def hostile(text: str) -> dict[str, Any]:
+    return completion(text, 0.0, failed_test=f"test 1 of 1: f() == 1, got {text[:200]}")
+
+
 def test_a_terminal_gets_prompt_and_texts_without_anything_that_it_obeys(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack(
         root / "a-sums-s1" / "rollouts" / "step-9.jsonl.zst",
-        [{"problem": "h", "prompt": "Q\u202e?", "completions": [completion(text, 0.0) for text in HOSTILE]}],
+        [{"problem": "h", "prompt": "Q\u202e?", "completions": [hostile(text) for text in HOSTILE]}],
     )
     assert main(["browse", str(root), "--problem", "h", "--step", "9"]) == 0
     printed = capsys.readouterr().out
     assert r"\x1b[2J" in printed and r"\x00" in printed and r"\u202e" in printed and r"\ud800" in printed
     assert all(character == "\n" or character.isprintable() for character in printed)
+    assert r"rollout, sample 2: wrong (failed test 1 of 1: f() == 1, got \x1b[2J\x1b]0;owned" in printed
     assert printed.count("Q\\u202e?") == 1 and printed.count("a, seed 1, step 9, rollout") == len(HOSTILE)
 
 
@@ -179,6 +188,15 @@ def test_a_folder_without_texts_says_which_setting_stores_them(tmp_path: Path) -
 def test_every_row_of_many_is_read_once(tmp_path: Path) -> None:
     files, faults = list_text_files(write_many(tmp_path / "many", 800, steps=5))
     assert (len(files), sum(map(len, read_texts(files, faults))), faults) == (20, 800, [])
+
+
+def test_a_log_of_inspect_ai_explains_a_wrong_score_by_the_failed_test(root: Path, tmp_path: Path) -> None:
+    words = ["--step", "4", "--arm", "a", "--kind", "test greedy", "--inspect", str(tmp_path)]
+    assert main(["browse", str(root), *words]) == 0
+    (path,) = tmp_path.glob("*.json")
+    scores = [sample["scores"]["correct"] for sample in json.loads(path.read_text())["samples"]]
+    lost, gained = (score["explanation"] for score in scores)
+    assert (lost, gained) == (r"wrong; failed test 2 of 3: f(1) == 2, got '\x1b[2J<b>'", "right")
 
 
 def test_inspect_ai_reads_the_logs(root: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hostile = {
         "problem": "h",
         "prompt": HOSTILE[0],
-        "completions": [completion(text, 0.0) for text in HOSTILE],
+        "completions": [completion(text, 0.0, failed_test=text[:300]) for text in HOSTILE],
     }
     pack(folder / "a-sums-s1" / "rollouts" / "step-9.jsonl.zst", [hostile])
     return folder
@@ -152,6 +152,7 @@ def test_hostile_texts_are_shown_as_text(browser: Browser, page: Path | str) -> 
             click(browser, "#detail button", "show all 1,000,000 characters")
         assert texts(browser, ".pair pre") == [visible(text)]
         assert texts(browser, "#detail pre")[0] == HOSTILE[0]  # the prompt
+        assert visible(text[:300]) in texts(browser, ".pair dd")  # the failed test
     assert browser.ask("[document.title, document.images.length, document.scripts.length]") == [title, 0, 2]
     assert browser.errors == []
 

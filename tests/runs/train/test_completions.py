@@ -21,6 +21,7 @@ from grpobench.runs.runfolder.folder import RunFolder, changed
 from grpobench.runs.settings.config import EvaluateConfig, RunConfig, SamplerConfig
 from grpobench.runs.train import run_loop
 from grpobench.tasks.data.messages import as_json
+from grpobench.tasks.nanocode import NanoCode
 from grpobench.tasks.tools import Tools
 
 EVALUATE = EvaluateConfig(every=2, problems=3, samples=2, test_problems=2)
@@ -140,6 +141,27 @@ def test_a_reader_knows_who_wrote_what_in_evaluated_episodes(policy: str, tmp_pa
             assert authors[1::2] == ["environment"] * len(authors[1::2])
     answers = rows(path, "eval.jsonl")
     assert answers and all("conversation" not in row for row in answers)
+
+
+def test_a_wrong_program_is_stored_with_the_test_that_it_failed(tmp_path: Path) -> None:
+    """Beside its text, and not in the log: of evaluations in completions/, of rollouts in rollouts/."""
+    path = tmp_path / "a-nanocode-s3"
+    task = NanoCode(train=8, validation=6, test=6)
+    sampler = SamplerConfig(max_completion_tokens=20)
+    run(configure("nano", task=task, sampler=sampler, evaluate=EVALUATE), path)
+    problems = {problem.id: problem for split in task.splits for problem in task.problems(split)}
+    texts = [row for file in completion_files(path).values() for row in read_completions(file)]
+    pairs = [(row["problem"], row["completion"], row.get("failed_test", "")) for row in texts]
+    for file in rollout_steps(path).values():
+        for group in read_rollouts(file):
+            written = group["completions"]
+            pairs += [(group["problem"], row["text"], row.get("failed_test", "")) for row in written]
+    for problem, text, failed in pairs:
+        (verdict,) = task.verify(problems[problem], [text])
+        assert failed == verdict.failed_test
+        assert bool(failed) == (verdict.scores["correct"] == 0 and verdict.outcome != "unparsable")
+    assert 0 < sum(failed != "" for _, _, failed in pairs) < len(pairs)
+    assert "failed_test" not in (path / "eval.jsonl").read_text()
 
 
 def test_stored_prompts_describe_the_tools_that_they_offer() -> None:

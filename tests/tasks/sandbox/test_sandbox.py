@@ -292,7 +292,7 @@ SQUARE = Problem(
 @pytest.mark.parametrize("which", [*TIERS, "unsafe"])
 def test_reward_hack_is_not_graded_as_right(which: Tier, name: str) -> None:
     chosen = need(which)
-    (outcome,) = programs.grade([(SQUARE.truth, HACKS[name])], chosen)
+    ((outcome, _),) = programs.grade([(SQUARE.truth, HACKS[name])], chosen)
     assert outcome not in ("pass", "infra_error")
 
 
@@ -314,8 +314,9 @@ def test_values_cost_the_harness_little(tier: Sandbox, name: str) -> None:
     tier = need(tier.tier)
     truth = SQUARE.truth | {"conditions": ["_0 == 9", "set(_1) == {144}"]}
     began = time.process_time()
-    outcomes = programs.grade([(truth, COSTLY[name])], tier)
-    assert outcomes[0] not in ("pass", "infra_error")
+    ((outcome, failed),) = programs.grade([(truth, COSTLY[name])], tier)
+    assert outcome not in ("pass", "infra_error")
+    assert outcome == "syntax" or (" of 2" in failed and len(failed) < 300)
     assert time.process_time() - began < 1
 
 
@@ -338,9 +339,10 @@ def test_brief_values_cost_next_to_nothing() -> None:
     texts = [encoded(frozenset(k * (2**61 - 1) for k in range(count))) for count in range(100, 200)]
     longest = max((text for text in texts if len(text) <= BRIEF_LENGTH), key=len)
     began = time.process_time()
-    assert judging.judge([judging.ValueConditions((longest,), ["_0 == {1}", "set(_0) == {1}"])]) == [
-        ("wrong", "")
-    ]
+    ask = judging.ValueConditions((longest,), ["_0 == {1}", "set(_0) == {1}"], ["f()"])
+    ((outcome, failed),) = judging.judge([ask])
+    assert outcome == "wrong" and failed.startswith("test 1 of 2: f() == {1}, got frozenset({")
+    assert len(failed) < 200
     assert time.process_time() - began < 0.5
 
 
@@ -349,15 +351,21 @@ def test_long_values_are_judged_in_another_process(monkeypatch: pytest.MonkeyPat
     right, long = list(range(9)), list(range(3000))
     for values in (right, long):
         ask = [
-            judging.ValueConditions((encoded(values),), [f"sorted(_0) == {want}"]) for want in (values, [1])
+            judging.ValueConditions((encoded(values),), [f"sorted(_0) == {want}"], ["f()"])
+            for want in (values, [1])
         ]
-        assert judging.judge(ask) == [("pass", ""), ("wrong", "")]
-        ((outcome, source),) = judging.judge([judging.ValueConditions((encoded(values),), None)])
+        (passed, (outcome, failed)) = judging.judge(ask)
+        assert passed == ("pass", "") and outcome == "wrong"
+        assert failed.startswith("test 1 of 1: sorted(f()) == [1], got [0, 1, 2, 3, ") and len(failed) < 300
+        ((outcome, source),) = judging.judge([judging.ValueConditions((encoded(values),), None, ["f()"])])
         assert (outcome, eval(source)) == ("pass", [values])
-    assert judging.judge([judging.ValueConditions(('["l",[' * 2000,), ["_0"])]) == [("error", "")]
+    unreadable = "one of 1 tests: values that cannot be read"
+    deep = judging.ValueConditions(('["l",[' * 2000,), ["_0"], ["f()"])
+    assert judging.judge([deep]) == [("error", unreadable)]
     judging._pool.close()
     monkeypatch.setattr(judging, "_pool", Pool("grpobench.tasks.grading.algebra:absent"))
-    assert judging.judge([judging.ValueConditions((encoded(long),), ["_0"])]) == [("infra_error", "")]
+    ask = [judging.ValueConditions((encoded(long),), ["_0"], ["f()"])]
+    assert judging.judge(ask) == [("infra_error", "")]
 
 
 def test_right_programs_are_right_in_every_tier(tier: Sandbox) -> None:
@@ -366,7 +374,7 @@ def test_right_programs_are_right_in_every_tier(tier: Sandbox) -> None:
         "square = lambda n: n ** 2",
         "def square(n):\n    return float(n * n)",
     ]
-    assert programs.grade([(SQUARE.truth, source) for source in right], tier) == ["pass"] * 3
+    assert programs.grade([(SQUARE.truth, source) for source in right], tier) == [("pass", "")] * 3
 
 
 # Values
@@ -475,7 +483,8 @@ def test_malformed_answer_fails(answer: tuple[str, str]) -> None:
     execution = transcript.read(b"ready\n" + answer[1].encode(), 1)
     if execution is not None and execution.outcome == "pass":
         assert not execution.brief
-        assert judging.judge([judging.ValueConditions(execution.wire, [])]) == [("error", "")]
+        ((outcome, _),) = judging.judge([judging.ValueConditions(execution.wire, [], ["f()"])])
+        assert outcome == "error"
     else:
         assert execution is None or execution.outcome == "error"
 
