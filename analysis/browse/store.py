@@ -103,7 +103,7 @@ class Store:
     name: str
     files: list[TextFile]
     faults: list[str]
-    passed_over: Container[Path] = ()
+    passed_over: Container[TextFile] = ()
     """Those of `files` that are read only to know what was right at the first step."""
     done: int = 0
     """Files that were read."""
@@ -133,7 +133,7 @@ class Store:
                 run, first = file.path.parent.parent, {}
             changes = [_change(row, first) for row in rows]
             values = []
-            if file.path not in self.passed_over:
+            if file not in self.passed_over:
                 values = [self._values(*pair) for pair in zip(rows, changes, strict=True)]
             with self._lock:
                 self._base.executemany(insert, values)
@@ -236,19 +236,18 @@ def open_store(folder: Path, filters: Filters = Filters()) -> Store:
     folder without runs or without texts."""
     files, faults = list_text_files(folder)
     if not files:
-        raise LogError(
-            "\n".join([f"{folder}: holds no stored text; runs with evaluate.completions = true do", *faults])
-        )
-    first = {(file.path.parent, file.split): file for file in reversed(files)}
-    chosen, passed_over = list[TextFile](), set[Path]()
+        remedy = "`grpobench eval` and runs with evaluate.completions = true store some"
+        raise LogError("\n".join([f"{folder}: holds no stored text; {remedy}", *faults]))
+    first = {file.series: file for file in reversed(files)}
+    chosen, passed_over = list[TextFile](), set[TextFile]()
     for file in files:
         restrictions = {name: getattr(filters, name) for name in ("arm", "task", "seed")}
         if all(not values or getattr(file, name) in values for name, values in restrictions.items()):
             if not filters.step or file.step in filters.step:
                 chosen.append(file)
-            elif first[file.path.parent, file.split] == file:
+            elif first[file.series] == file:
                 chosen.append(file)
-                passed_over.add(file.path)
+                passed_over.add(file)
     return Store(folder.resolve().name, chosen, faults, passed_over)
 
 

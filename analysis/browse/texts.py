@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpobench.analysis.report.samples import prompt_text
+from grpobench.analysis.runfolder.evaluations import (
+    evaluated_models,
+    read_answers,
+    read_head,
+    record_files,
+)
 from grpobench.analysis.runfolder.experiment import (
     completion_files,
     read_completions,
@@ -21,7 +27,8 @@ from grpobench.analysis.runfolder.load import list_runs
 TOKEN_NUMBERS = ("logp", "entropy", "advantage", "ratio")
 """Stored with `train.log_tokens`."""
 ROLLOUT = "rollout"
-"""The kind of a completion that was trained on. That of an evaluation is split and mode: ``test greedy``."""
+"""The kind of a completion that was trained on. That of an evaluation is split and mode: ``test greedy``; of
+`grpobench eval` also the way and the settings: ``eval test greedy 1a2b3c4d``."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,13 @@ class TextFile:
     split: str
     """Empty for rollouts."""
     path: Path
+    policy: str = ""
+    """Whose answers in a record of `grpobench eval` these are: `base`, `final` or `model`."""
+
+    @property
+    def series(self) -> tuple[Path, str]:
+        """Equal for the files of all steps with the same problems."""
+        return self.path if self.policy else self.path.parent, self.split
 
 
 class StoredText(NamedTuple):
@@ -72,15 +86,41 @@ class StoredText(NamedTuple):
 
 
 def list_text_files(folder: Path) -> tuple[list[TextFile], list[str]]:
-    """The files with texts of an experiment, a run's in order of steps, and the faults of runs that cannot be
-    identified. Reads no log. Raises LogError for a folder without runs."""
-    runs, faults = list_runs(folder)
+    """The files with texts of an experiment, or of evaluated models, a run's in order of steps with later
+    evaluations behind them, and the faults of what cannot be identified. Reads no log. Raises LogError for a
+    folder without either."""
+    models, faults = evaluated_models(folder), list[str]()
+    try:
+        runs, faults = list_runs(folder)
+    except LogError:
+        if record_files(folder) and not (folder / "run.toml").exists():
+            raise LogError(
+                f"{folder}: this is one model; pass the folder above it, {folder.parent}"
+            ) from None
+        if not models:
+            raise
+        runs = []
     files = []
     for run_folder, arm, task, seed in runs:
         evaluated = [(step, split, path) for (split, step), path in completion_files(run_folder).items()]
         trained = [(step, "", path) for step, path in rollout_steps(run_folder).items()]
         files += [TextFile(arm, task, seed, *entry) for entry in sorted(trained + evaluated)]
+        files += _later_files(run_folder, (arm, task, seed), faults)
+    for model in models:
+        files += _later_files(model, None, faults)
     return files, faults
+
+
+def _later_files(subject: Path, run: tuple[str, str, int] | None, faults: list[str]) -> Iterator[TextFile]:
+    """The evaluations of `grpobench eval` of a run or a model, apart for each policy."""
+    for path in record_files(subject):
+        try:
+            head = read_head(path, run)
+        except LogError as error:
+            faults.append(str(error))
+            continue
+        for policy, record in head.content["policies"].items():
+            yield TextFile(head.arm, head.label, head.seed, int(record["step"]), head.split, path, policy)
 
 
 def read_texts(files: list[TextFile], faults: list[str]) -> Iterator[list[StoredText]]:
@@ -90,7 +130,7 @@ def read_texts(files: list[TextFile], faults: list[str]) -> Iterator[list[Stored
     answered_run: Path | None = None
     for file in files:
         run = file.path.parent.parent
-        if file.split and run != answered_run:
+        if file.split and not file.policy and run != answered_run:
             answered_run = run
             try:
                 answers = _answers(run)
@@ -98,9 +138,11 @@ def read_texts(files: list[TextFile], faults: list[str]) -> Iterator[list[Stored
                 answers = {}
                 faults.append(str(error))
         try:
-            yield list(_evaluated(file, answers) if file.split else _trained(file))
+            evaluated = _later(file) if file.policy else _evaluated(file, answers)
+            yield list(evaluated if file.split else _trained(file))
         except LogError as error:
-            faults.append(str(error))
+            if str(error) not in faults:  # of a record with two policies
+                faults.append(str(error))
             yield []
 
 
@@ -120,6 +162,23 @@ def _evaluated(file: TextFile, answers: Mapping[tuple[Any, ...], dict[str, Any]]
         yield _stored(file, f"{file.split} {mode}", problem, int(_number(row.get("sample")) or 0), {
             **graded, **row, "prompt": prompts.get(problem, ""), "text": row["completion"]
         })  # fmt: skip
+
+
+def _later(file: TextFile) -> Iterator[StoredText]:
+    """The texts of a policy in a record of `grpobench eval`. Their kind ends with the hash of the settings,
+    because answers to two questions are not to be compared."""
+    head = read_head(file.path, (file.arm, "", file.seed))
+    rows = read_answers(head)
+    prompts = {str(row.get("problem")): prompt_text(row["prompt"]) for row in rows if "prompt" in row}
+    way = "eval" if head.through == "grpobench" else head.through
+    question = head.question.rpartition("-")[2]
+    for row in rows:
+        if row.get("policy") == file.policy and "completion" in row:  # a likelihood has no text
+            problem, kind = str(row.get("problem")), f"{way} {file.split} {row.get('mode')} {question}"
+            yield _stored(file, kind, problem, int(_number(row.get("sample")) or 0), {
+                **row, "prompt": prompts.get(problem, ""), "text": row["completion"],
+                "turns": row.get("conversation"),
+            })  # fmt: skip
 
 
 def _trained(file: TextFile) -> Iterator[StoredText]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.runfolder.experiment import Experiment, Run
+from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines
 
 
@@ -16,6 +16,7 @@ class LaterEvaluation:
     """One evaluation of a run or a model on one question."""
 
     path: Path
+    """The JSON file."""
     arm: str
     """The run's arm, or the model's name."""
     trained_task: str
@@ -62,16 +63,14 @@ def read_later(experiment: Experiment, faults: list[str] | None = None) -> tuple
     """Every evaluation below the experiment's folder: first of runs in their order, then of models. A damaged
     one is added to `faults` and not counted; without `faults` it raises LogError."""
     runs = {run.name: run for run in experiment.runs}
-    models = sorted(
-        {path.parent.parent.name for path in experiment.folder.glob("*/evals/*.json")}
-        - runs.keys()
-        - experiment.strangers.keys()
-    )
+    models = [folder.name for folder in evaluated_models(experiment.folder) if folder.name not in runs]
     evaluations = []
     for name in [*runs, *models]:
-        for path in sorted((experiment.folder / name / "evals").glob("*.json")):
+        run = runs.get(name)
+        for path in record_files(experiment.folder / name):
             try:
-                evaluations.append(_evaluation(path, runs.get(name)))
+                head = read_head(path, (run.arm, run.task, run.seed) if run else None)
+                evaluations.append(replace(head, rows=read_answers(head)))
             except LogError as error:
                 if faults is None:
                     raise
@@ -79,25 +78,39 @@ def read_later(experiment: Experiment, faults: list[str] | None = None) -> tuple
     return tuple(evaluations)
 
 
-def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:
+def evaluated_models(folder: Path) -> list[Path]:
+    """The folders of evaluated models in a folder: those with evaluations and without a run, by name."""
+    folders = {path.parent.parent for path in folder.glob("*/evals/*.json")}
+    return sorted(model for model in folders if not (model / "run.toml").exists())
+
+
+def record_files(subject: Path) -> list[Path]:
+    """The evaluations of a run or a model."""
+    return sorted((subject / "evals").glob("*.json"))
+
+
+def read_head(path: Path, run: tuple[str, str, int] | None) -> LaterEvaluation:
+    """An evaluation without its rows; `run` is the run's arm, task and seed, None for a model. Raises
+    LogError."""
     content = read_json(path, "restore the file, or delete it and evaluate again")
     try:
-        rows = _rows(path, int(content["rows"]), str(content.get("rows_sum", "")))
-        subject, through = str(content["subject"]), str(content["through"])
-        _ = content["policies"], content["settings"]["task"], content["settings"]["split"]
+        subject, through, _ = str(content["subject"]), str(content["through"]), content["rows"]
+        _ = content["settings"]["task"], content["settings"]["split"]
+        _ = {policy: int(record["step"]) for policy, record in content["policies"].items()}
     except KeyError as error:
         raise LogError(f"{path}: lacks {error}; evaluate again with `grpobench eval`") from None
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise LogError(f"{path}: {error}; evaluate again with `grpobench eval`") from None
-    run_names = (run.arm, run.task, run.seed) if run else (subject, "", 0)
-    return LaterEvaluation(path, *run_names, through, content, rows)
+    return LaterEvaluation(path, *(run or (subject, "", 0)), through, content, ())
 
 
-def _rows(path: Path, count: int, expected_sum: str) -> tuple[Mapping[str, Any], ...]:
-    lines, cut = read_lines(path.with_suffix(".jsonl"), expected_sum)
+def read_answers(head: LaterEvaluation) -> tuple[Mapping[str, Any], ...]:
+    """The rows of an evaluation. Raises LogError."""
+    path, count = head.path.with_suffix(".jsonl"), head.content["rows"]
+    lines, cut = read_lines(path, str(head.content.get("rows_sum", "")))
     if cut or len(lines) != count:
         raise LogError(
-            f"{path.with_suffix('.jsonl')}: holds {len(lines)} rows and {path.name} counts on {count}; "
+            f"{path}: holds {len(lines)} rows and {head.path.name} counts on {count}; "
             "evaluate again with `grpobench eval --again`"
         )
     return tuple(row for _, row in lines)

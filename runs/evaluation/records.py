@@ -24,7 +24,7 @@ from grpobench.runs.evaluation.question import (
     resolve,
     subjects,
 )
-from grpobench.runs.metrics.evaluator import Evaluator, Row, rows_of, summarize
+from grpobench.runs.metrics.evaluator import Evaluator, Row, prompts_of, rows_of, summarize
 from grpobench.runs.models import adapters, model_files
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.hashes import weights_hash
@@ -145,6 +145,10 @@ class EvaluationCache:
             step = current_identity["policies"][policy]["step"]
             rows += [{**row, "step": step, "policy": policy} for row in policy_rows]
             policies[policy] = {**current_identity["policies"][policy], "numbers": dict(numbers), **extra}
+        prompts = prompts_of(plan.task, plan.settings["split"], rows) if plan.task else {}
+        for row in rows:  # each prompt once, for readers
+            if row["problem"] in prompts and "completion" in row:
+                row["prompt"] = prompts.pop(row["problem"])
         data = b"".join(files.line(row) for row in rows)
         about = {
             **current_identity,

@@ -196,17 +196,6 @@ class Evaluator:
         room = Room(self.loaded, self.limit, self.long_prompts)
         return room.first(count, self.task.problems(split), split)
 
-    def prompts(self, split: Split, rows: Sequence[Row]) -> dict[str, Any]:
-        """The prompts of the problems of `rows`, by problem, as JSON holds them; empty without texts."""
-        absent = {row["problem"] for row in rows if "completion" in row}
-        prompts: dict[str, Any] = {}
-        for problem in self.task.problems(split) if absent else ():
-            if problem.id in absent:
-                prompts[problem.id] = as_json(problem.prompt)
-                if len(prompts) == len(absent):
-                    break
-        return prompts
-
     def _write(self, split: Split, problems: Sequence[Problem]) -> dict[Mode, list[list[Rollout]]]:
         """The rollouts of each mode that the settings ask for. An in-process sampler decodes a problem's
         greedy answer along with the sampled ones: one prefill of the prompt serves both."""
@@ -252,6 +241,18 @@ class Evaluator:
                 text["conversation"] = turns
         counts = count_turns(self.loaded, problem, rollout)
         return Answer(verdict, rollout.length, rollout.stopped, text, counts)
+
+
+def prompts_of(task: Task, split: Split, rows: Sequence[Row]) -> dict[str, Any]:
+    """The prompts of the problems of `rows`, by problem, as JSON holds them; empty without texts."""
+    absent = {row["problem"] for row in rows if "completion" in row}
+    prompts: dict[str, Any] = {}
+    for problem in task.problems(split) if absent else ():
+        if problem.id in absent:
+            prompts[problem.id] = as_json(problem.prompt)
+            if len(prompts) == len(absent):
+                break
+    return prompts
 
 
 def rows_of(

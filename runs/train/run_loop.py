@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpobench.analysis.detectors.registry import Findings
+from grpobench.runs.metrics.evaluator import prompts_of
 from grpobench.runs.models.token_budgets import halvings
 from grpobench.runs.reward import verifier_check
 from grpobench.runs.runfolder import fingerprints
@@ -223,7 +224,7 @@ def evaluate_all(
         evaluator = trainer.parts.evaluator
         rows, summary = base.evaluate(evaluator, split) if base else evaluate(trainer, evaluator, step, split)
         point("evaluate")
-        folder.evaluations(rows, evaluator.prompts(split, rows))
+        folder.evaluations(rows, prompts_of(evaluator.task, split, rows))
         point("evaluated")
         trainer.watch.evaluated(rows)
         trainer.observers.evaluation(step, split, summary)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 from helpers.toys import Letters
 
 from grpobench.algorithms.grpo import GRPO
+from grpobench.analysis.browse.store import Filters, open_store
 from grpobench.runs import cli
 from grpobench.runs.evaluation import records as assess
 from grpobench.runs.metrics.evaluator import Answer, Evaluator, Row, several, summarize
@@ -374,3 +376,104 @@ def _weights(path: Path) -> Path:
 
     save_file({"x": torch.zeros(2)}, path)
     return path
+
+
+# What `grpobench browse` shows of them
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory, nano: Loaded) -> Path:
+    """An experiment of two runs, the second of which has lost everything, evaluated by command on its task
+    and on another, and a model beside them."""
+    root = tmp_path_factory.mktemp("results") / "m"
+    for seed, scale in ((0, 1.0), (1, 0.0)):
+        finished(root / f"a-arithmetic-s{seed}", nano, scale, seed=seed)
+    names = [f"a-arithmetic-s{seed}" for seed in (0, 1)]
+    (root / "experiment.json").write_text(json.dumps({"name": "m", "arms": ["a"], "runs": names}))
+    few = ["--problems", "6", "--samples", "1"]
+    assert cli.main(["eval", str(root), "--task", "arithmetic", *few]) == 0
+    assert cli.main(["eval", str(root), "--task", "nanobias", *few]) == 0
+    assert cli.main(["eval", "nano", "--task", "nanocode", *few, "--out", str(root)]) == 0
+    return root
+
+
+def browsed(root: Path, **filters: Any) -> list[dict[str, Any]]:
+    store = open_store(root, Filters(**filters))
+    store.fill()
+    assert store.faults == []
+    return list(store.complete_rows(Filters(**filters)))
+
+
+def test_browse_has_every_text_of_an_evaluation_with_its_prompt(evaluated: Path) -> None:
+    shown = browsed(evaluated)
+    (path,) = (evaluated / "a-arithmetic-s1/evals").glob("arithmetic-*.jsonl")
+    stored_rows = [json.loads(line) for line in path.read_text().splitlines()]
+    question = path.name.split("-")[2]
+    expected = {
+        (row["step"], f"eval test {row['mode']} {question}", row["problem"], row["completion"], row["answer"])
+        for row in stored_rows
+    }
+    mine = [row for row in shown if (row["task"], row["seed"]) == ("arithmetic", 1)]
+    keys = ("step", "kind", "problem", "text", "answer")
+    assert {tuple(row[key] for key in keys) for row in mine} == expected and len(mine) == 2 * 6 * 2
+    prompts = {problem.id: problem.prompt for problem in Arithmetic(operations=(2,)).problems("test")}
+    assert all(row["prompt"] == prompts[row["problem"]] for row in mine)
+    assert sum("prompt" in row for row in stored_rows) == 6  # once in a file
+    others = {(row["arm"], row["task"], row["seed"], row["step"]) for row in shown} - {
+        ("a", "arithmetic", seed, step) for seed in (0, 1) for step in (0, 3)
+    }
+    trained_on_another = {
+        ("a", "nanobias (trained on arithmetic)", seed, step) for seed in (0, 1) for step in (0, 3)
+    }
+    assert others == trained_on_another | {("nano", "nanocode", 0, 0)}
+    assert not any("likelihood" in row["kind"] for row in shown)  # has no text
+
+
+def test_browse_compares_the_answers_before_and_after_training(evaluated: Path) -> None:
+    lost = browsed(evaluated, step=[3], change=["lost"], seed=[1])
+    before = browsed(evaluated, step=[0], outcome=["right"], seed=[1])
+    assert lost and {row["task"] for row in lost} == {"arithmetic", "nanobias (trained on arithmetic)"}
+    assert len(lost) == len(before) and all(row["outcome"] in ("wrong", "unparsable") for row in lost)
+    assert not browsed(evaluated, change=["lost", "gained"], seed=[0])  # the weights are those before
+
+
+def test_browse_prints_what_a_model_wrote_and_the_test_that_it_failed(
+    evaluated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (wrong, *_) = (row for row in browsed(evaluated, arm=["nano"]) if row["failed_test"])
+    assert cli.main(["browse", str(evaluated), "--arm", "nano", "--problem", wrong["problem"]]) == 0
+    printed = capsys.readouterr().out
+    assert f"wrong (failed {wrong['failed_test']}), answer read: {wrong['answer']}" in printed
+    assert wrong["failed_test"].startswith("test ") and "f(x)=" in printed
+
+
+def test_browse_opens_a_folder_of_evaluated_models(
+    evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(evaluated / "nano", tmp_path / "models/nano")
+    assert cli.main(["browse", str(tmp_path / "models"), "--to", str(tmp_path / "page.html")]) == 0
+    assert "12 completions" in capsys.readouterr().out
+    assert cli.main(["browse", str(tmp_path / "models/nano"), "--to", str(tmp_path / "page.html")]) == 2
+    assert f"this is one model; pass the folder above it, {tmp_path / 'models'}" in capsys.readouterr().err
+
+
+def test_browse_names_damaged_evaluations_and_reads_the_others(evaluated: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(evaluated, tmp_path / "m")
+    (rows,) = (root / "a-arithmetic-s0/evals").glob("arithmetic-*.jsonl")
+    rows.write_bytes(rows.read_bytes().replace(b'"answer"', b'"replay"', 1))
+    (record,) = (root / "a-arithmetic-s1/evals").glob("arithmetic-*.json")
+    record.write_text("{}")
+    store = open_store(root)
+    store.fill()
+    assert [fault.partition(": ")[0] for fault in store.faults] == [str(record), str(rows)]
+    assert {row["task"] for row in store.complete_rows(Filters())} == {
+        "nanobias (trained on arithmetic)",
+        "nanocode",
+    }
+
+
+def test_browse_knows_who_wrote_what_in_evaluated_episodes(tmp_path: Path) -> None:
+    assert cli.main(["eval", "nano", "--task", "tools", "--problems", "2", "--out", str(tmp_path)]) == 0
+    turns = [row["turns"] for row in browsed(tmp_path)]
+    assert turns and all(authors[0] == "policy" for episode in turns for authors in episode[::2])
+    assert all(author == "environment" for episode in turns for author, _ in episode[1::2])
