@@ -68,6 +68,7 @@ NAMES = (
     "vapo",
     "sao",
     "spo",
+    "rae",
     "cora",
     "rredcot",
     "ngrpo",

@@ -151,6 +151,9 @@ class Batch(Rows):
     problem: torch.Tensor | None = field(default=None, kw_only=True)
     """Long (B,): number of the row's problem among all training problems, the same in every step; −1 if
     unknown. `group` counts within the step."""
+    category: torch.Tensor | None = field(default=None, kw_only=True)
+    """Long (B,): number of the category of the row's problem, or of its task in a mixture of tasks, the same
+    in every step and every run; −1 for a problem without one. None if unknown."""
     turn_reward: Tokenwise | None = field(default=None, kw_only=True)
     """The environment's reward of each of the policy's turns, at the turn's last token, times the recipe's
     `reward.scale`; 0 elsewhere. `reward` contains them as far as the recipe weighs a score that does, such as

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Batch, Mixture, RoutedExperts
+from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.task import Problem, Verdict
 
 
@@ -180,6 +181,7 @@ def pack_groups(
         ),
         expected=_expected(groups, rows, device),
         problem=_integers([groups[number].index for number, _ in rows], device),
+        category=_integers([category_number(groups[number].problem) for number, _ in rows], device),
         max_completion_tokens=max_completion_tokens,
         step=step,
     )
@@ -193,6 +195,12 @@ def graded_rows(groups: Sequence[Group], include_ungraded: bool = False) -> list
         for index, verdict in enumerate(group.verdicts)
         if include_ungraded or verdict.outcome != "infra_error"
     ]
+
+
+def category_number(problem: Problem) -> int:
+    """The number of a problem's category, made of its name; −1 if it has none."""
+    category = problem.traits.get("category")
+    return -1 if category is None else derive(0, "category", str(category))
 
 
 def _floats(values: Sequence[float], device: str) -> torch.Tensor:

@@ -28,6 +28,7 @@ from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, 
 from grpobench.algorithms.kto import KTO
 from grpobench.algorithms.modifiers import METRICS, Modified, Modifiers
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
+from grpobench.algorithms.rae import RAE
 from grpobench.algorithms.rft import RFT
 from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator
@@ -171,6 +172,8 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "gvpo-strict": registry["gvpo"](temperature=2.0),
         "spo-beta": registry["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
         "spo-kl-advantage": registry["spo"](beta=0.1, kl_placement="advantage", averaging="sequence_mean"),
+        "rae-short": registry["rae"](decay=0.3, averaging="sequence_mean"),
+        "rae-kl-reward": registry["rae"](beta=0.1, kl_placement="reward"),
         "real-sharp": registry["real"](temperature=0.1, threshold=0.5),
         "rft-low": registry["rft"](threshold=0.5, averaging="sequence_mean"),
     }
@@ -744,6 +747,8 @@ def without_signal(algorithm: Algorithm[Any], reward: float) -> float:
     """A reward, this one if possible, that is no signal where all have it."""
     if len(algorithm.trained_roles) > 1:
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
+    if isinstance(algorithm, RAE):
+        reward = 0.0  # its averages begin there
     if isinstance(algorithm, RFT):
         reward = 0.0  # it compares nothing, and imitates whatever is correct
     if getattr(algorithm, "baseline", "") == "none":
