@@ -64,6 +64,7 @@ NAMES = (
     "real",
     "flowrl",
     "gigpo",
+    "echo",
     "chord",
     "vapo",
     "sao",

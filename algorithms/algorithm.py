@@ -154,6 +154,9 @@ class Batch(Rows):
     category: torch.Tensor | None = field(default=None, kw_only=True)
     """Long (B,): number of the category of the row's problem, or of its task in a mixture of tasks, the same
     in every step and every run; −1 for a problem without one. None if unknown."""
+    replies: torch.Tensor | None = field(default=None, kw_only=True)
+    """Bool (B, T): tokens that the environment wrote between the policy's turns, whose log-probabilities the
+    models give too. None, and log-probabilities of 0, unless the algorithm `learns_replies`."""
     turn_reward: Tokenwise | None = field(default=None, kw_only=True)
     """The environment's reward of each of the policy's turns, at the turn's last token, times the recipe's
     `reward.scale`; 0 elsewhere. `reward` contains them as far as the recipe weighs a score that does, such as
@@ -334,6 +337,11 @@ class Algorithm(ABC, Generic[S]):
     def locates_answers(self) -> bool:
         """Whether `compute_signal` needs `Batch.answer` and `Batch.breaks`, from tasks with an
         `answer_marker`."""
+        return False
+
+    @property
+    def learns_replies(self) -> bool:
+        """Whether `loss` reads log-probabilities of what the environment wrote (`Batch.replies`)."""
         return False
 
     @property

@@ -362,7 +362,7 @@ class Modified(Algorithm[S]):
         masks = moves and self.modify.off_policy_mask
         plain = self._masked(batch, signal, now) if masks else returned.loss(self.plain, batch, signal, now)
         if moves and weight:
-            entropy = now["policy"].entropy
+            entropy = now["policy"].entropy * batch.completion_mask  # none for replies that are learned
             if plain.terms.dim() == 1:
                 entropy = parts.sequence_mean(entropy, batch.completion_mask)
             plain = Loss(plain.terms - weight * entropy, plain.metrics)

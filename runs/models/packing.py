@@ -79,7 +79,8 @@ class VariableLengths:
 
 @dataclass(frozen=True)
 class Pack:
-    """S sequences of length L with the N tokens that the policy wrote in B rollouts."""
+    """S sequences of length L with the N tokens of B rollouts whose log-probabilities are asked for: those
+    that the policy wrote and, for an algorithm that learns them, replies."""
 
     tokens: torch.Tensor
     """Long (S, L)."""
@@ -157,15 +158,16 @@ class HostRows:
     """(B, P)."""
     completion: np.ndarray
     """(B, T)."""
-    completion_mask: np.ndarray
-    """Bool (B, T)."""
+    predicted: np.ndarray
+    """Bool (B, T): tokens whose log-probabilities are asked for."""
     routes: np.ndarray | None
     """Of the prompts, (B, …); None if there are none to replay."""
 
     @classmethod
     def of(cls, batch: Batch) -> HostRows:
         tensors = [batch.prompt_length, batch.length, batch.group]
-        tensors += [batch.prompt, batch.completion, batch.completion_mask]
+        written, replies = batch.completion_mask, batch.replies
+        tensors += [batch.prompt, batch.completion, written if replies is None else written | replies]
         if batch.routed_experts is not None:
             tensors.append(batch.routed_experts.prompt)
         prompts, lengths, groups, prompt, completion, mask, *routed = (t.numpy() for t in to_cpu(tensors))
@@ -236,12 +238,12 @@ class Layout:
         self.segment[index, start:stop] = number
         base, columns = index * self.width, self.rows.completion.shape[1]
         inside = np.arange(base + start, base + stop)
-        # An environment's replies are read but never predicted.
-        by_policy = np.flatnonzero(self.rows.completion_mask[row, :length])
+        # An environment's replies are read, and predicted only for an algorithm that learns them.
+        predicted = np.flatnonzero(self.rows.predicted[row, :length])
         # The state before a token predicts it: that of the first one is the last of this row's prompt, which
         # the rows of the group share.
-        self.source.append(np.concatenate(([base + prompt - 1], inside))[by_policy])
-        self.flat_index.append(row * columns + by_policy)
+        self.source.append(np.concatenate(([base + prompt - 1], inside))[predicted])
+        self.flat_index.append(row * columns + predicted)
         self.fed.append(inside)
         self.fed_place.append(np.arange(row * columns, row * columns + length - 1))
         return stop

@@ -197,6 +197,12 @@ def graded_rows(groups: Sequence[Group], include_ungraded: bool = False) -> list
     ]
 
 
+def environment_replies(batch: Batch) -> torch.Tensor:
+    """Bool (B, T): tokens of completions that the policy did not write."""
+    position = torch.arange(batch.completion.shape[1], device=batch.length.device)
+    return (position < batch.length[:, None]) & ~batch.completion_mask
+
+
 def category_number(problem: Problem) -> int:
     """The number of a problem's category, made of its name; −1 if it has none."""
     category = problem.traits.get("category")

@@ -31,7 +31,13 @@ from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
-from grpobench.runs.sample.rollouts import Group, RowIndex, find_graded_rows, pack_groups
+from grpobench.runs.sample.rollouts import (
+    Group,
+    RowIndex,
+    environment_replies,
+    find_graded_rows,
+    pack_groups,
+)
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
@@ -227,7 +233,8 @@ class Trainer:
             self.sampler.sleep()
         device = str(self.models.device)
         batch = pack_groups(record.groups, self.limit, record.step, self.loaded.pad, device)
-        batch = dataclasses.replace(batch, state=self.algorithm_state)
+        replies = environment_replies(batch) if self.algorithm.learns_replies else None
+        batch = dataclasses.replace(batch, state=self.algorithm_state, replies=replies)
         record.trained = batch
         # Before the updates: the entropy is that of the policy that sampled.
         record.row |= sampled_metrics(record.sampled, self.categories)

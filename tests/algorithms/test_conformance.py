@@ -169,6 +169,7 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "gigpo-history": registry["gigpo"](anchor="history", step_weight=2.0, discount=0.5, ddof=0),
         "gigpo-rewards": registry["gigpo"](turn_rewards=0.5),
         "gigpo-kl-reward": registry["gigpo"](beta=0.1, kl_placement="reward"),
+        "echo-token_mean": registry["echo"](reply_weight=2.0, averaging="token_mean", beta=0.1),
         "gvpo-strict": registry["gvpo"](temperature=2.0),
         "spo-beta": registry["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
         "spo-kl-advantage": registry["spo"](beta=0.1, kl_placement="advantage", averaging="sequence_mean"),
@@ -289,7 +290,7 @@ def research() -> dict[str, Algorithm[Any]]:
     }
 
 
-RARE = {"trained/ratio_tail", "trained/ratio_extreme_at"}
+RARE = {"trained/ratio_tail", "trained/ratio_extreme_at", "policy/reply_nll"}
 """Metrics of tokens that a small batch, or one in which nothing has moved, does not have: NaN without any."""
 VARIANTS = variants()
 SHARED = ("beta", "kl-reward", "kl-loss", "kl-advantage", *Averaging.__args__)
