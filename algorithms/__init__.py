@@ -44,6 +44,7 @@ NAMES = (
     "sdpo",
     "opcd",
     "dapo",
+    "ngu",
     "fipo",
     "cispo",
     "gmpo",

@@ -33,7 +33,8 @@ class Curriculum(Protocol):
     """Chooses the problems of a step. Its whole state is JSON, saved in every checkpoint.
 
     It may have a method ``expected(problem: int) -> float``: the value of a problem that it knows before the
-    problem's completions of the step are graded, NaN without one. Rows get it as `Batch.expected`.
+    problem's completions of the step are graded, NaN without one. Rows get it as `Batch.expected`. An
+    attribute ``cumulative`` says that rejected groups wait for their problem's next draw (`is_cumulative`).
     """
 
     @property
@@ -61,6 +62,13 @@ class Informed(Protocol):
     none, before the first draw of every step; it does not save it."""
 
     def inform(self, state: Mapping[str, Any] | None) -> None: ...
+
+
+def is_cumulative(curriculum: Curriculum) -> bool:
+    """Whether a step keeps the groups of a problem that it rejects until it accepts one: the step then trains
+    on all of them. A curriculum says so with an attribute `cumulative`, and may draw a problem again in
+    later attempts of a step; its `accept` gets the new completions alone."""
+    return bool(getattr(curriculum, "cumulative", False))
 
 
 @functools.lru_cache(maxsize=4)  # several steps share an epoch

@@ -26,7 +26,7 @@ from grpobench.algorithms.algorithm import (
     State,
     Tokenwise,
 )
-from grpobench.algorithms.curriculum import Curriculum, Informed, Study, expected_value
+from grpobench.algorithms.curriculum import Curriculum, Informed, Study, expected_value, is_cumulative
 from grpobench.algorithms.turns import Anchor, Credit, CreditKind, anchored_share, mean_turns
 
 METRICS = (
@@ -455,6 +455,10 @@ class Refilled:
     def attempts(self) -> int:
         return self.inner.attempts + self.refills
 
+    @property
+    def cumulative(self) -> bool:
+        return is_cumulative(self.inner)
+
     def inform(self, state: State) -> None:
         if isinstance(self.inner, Informed):
             self.inner.inform(state)
@@ -464,6 +468,8 @@ class Refilled:
 
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
         accepted = self.inner.accept(step, index, reward)
+        if self.cumulative:
+            return accepted  # the group that ends a problem's draws is a part of what is trained on
         return [keep and len(set(group)) > 1 for keep, group in zip(accepted, reward, strict=True)]
 
     def expected(self, problem: int) -> float:

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpobench.algorithms.algorithm import State
-from grpobench.algorithms.curriculum import Curriculum, Informed, Shuffled, ValuedShuffle, expected_value
+from grpobench.algorithms.curriculum import (
+    Curriculum,
+    Informed,
+    Shuffled,
+    ValuedShuffle,
+    expected_value,
+    is_cumulative,
+)
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, described, line_of
 from grpobench.runs.settings import plugins
@@ -36,6 +43,10 @@ class CheckedCurriculum:
             expected = "a whole number from 1 (as a @property or an attribute)"
             raise ReturnError(f"{line_of(self._whose)} {fault}, expected {expected}".lstrip())
         return attempts
+
+    @property
+    def cumulative(self) -> bool:
+        return is_cumulative(self.inner)
 
     def inform(self, state: State) -> None:
         if isinstance(self.inner, Informed):

@@ -16,7 +16,7 @@ import torch
 
 from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Batch, Signal
-from grpobench.algorithms.curriculum import Informed, expected_value
+from grpobench.algorithms.curriculum import Informed, expected_value, is_cumulative
 from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import (
     MetricAccumulator,
@@ -366,7 +366,8 @@ class Trainer:
         completions, and repeats this while the curriculum rejects groups."""
         num_prompts = self.config.train.prompts_per_step
         sampled: list[Group] = []
-        accepted_groups: list[Group] = []
+        accepted_groups: list[list[Group]] = []  # of each accepted problem, which may have several
+        rejected: dict[int, list[Group]] = {}
         if isinstance(self.curriculum, Informed):
             self.curriculum.inform(self.algorithm_state)
         for attempt in range(self.curriculum.attempts):
@@ -379,12 +380,16 @@ class Trainer:
             safe_point()  # between two attempts nothing is half done, so the run may stop here
             sampled += groups
             accepted = self.curriculum.accept(step, index, [group.graded_rewards() for group in groups])
-            accepted_groups += [group for group, keep in zip(groups, accepted, strict=True) if keep]
+            for group, keep in zip(groups, accepted, strict=True):
+                if keep:
+                    accepted_groups.append([*rejected.pop(group.index, []), group])
+                elif is_cumulative(self.curriculum):
+                    rejected.setdefault(group.index, []).append(group)
             if len(accepted_groups) >= num_prompts:
                 break
         # Before the updates: with a lag the weights for the next step exist already.
         self._sample_ahead(step + 1)
-        return sampled, accepted_groups[:num_prompts]
+        return sampled, [group for groups in accepted_groups[:num_prompts] for group in groups]
 
     def _sample_ahead(self, step: int) -> None:
         """Let a sampler that works ahead begin with the next step, if there is one."""

@@ -281,6 +281,7 @@ def research() -> dict[str, Algorithm[Any]]:
     registry = ALGORITHMS
     return {
         "ads-beta": registry["ads"](beta=0.1),
+        "ngu-beta": registry["ngu"](beta=0.1, scale="group"),
         "ngrpo-beta": registry["ngrpo"](rho=1.0, k=2, beta=0.1),
         "cora-late": registry["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
         "cora-batch": registry["cora"](scale="batch", beta=0.1),
