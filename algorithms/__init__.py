@@ -47,6 +47,7 @@ NAMES = (
     "ngu",
     "fipo",
     "cispo",
+    "gapo",
     "gmpo",
     "sapo",
     "luspo",

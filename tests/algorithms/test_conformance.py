@@ -232,6 +232,9 @@ def ratios() -> dict[str, Algorithm[Any]]:
     return algorithms | {
         "dapo-dual": registry["dapo"](dual_clip=1.3),
         "cispo-truncated": registry["cispo"](ratio_cap=1.1),
+        "gapo-wide": registry["gapo"](clip_low=0.05, clip_high=0.2, beta=0.1),
+        "gapo-token": registry["gapo"](level="token", clip_low=0.2, clip_high=0.28, averaging="token_mean"),
+        "gapo-kl-advantage": registry["gapo"](beta=0.1, kl_placement="advantage"),
         "gmpo-tight": registry["gmpo"](clip_low=0.05, clip_high=0.1),
         "sapo-steep": registry["sapo"](temperature_positive=3.0, temperature_negative=5.0),
         "luspo-wide": registry["luspo"](clip_low=0.1, clip_high=0.1),
