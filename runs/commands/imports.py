@@ -13,7 +13,10 @@ from grpobench.runs.commands.output import DONE, as_json, say
 if TYPE_CHECKING:
     from grpobench.runs.importing.importing import Imported, ReadRun
 
-LIBRARIES = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
+LIBRARIES = (
+    *("trl", "verl", "openrlhf", "prime-rl", "nemo-rl", "skyrl", "slime", "areal", "ms-swift"),
+    *("wandb", "tensorboard", "csv", "jsonl"),
+)
 MOST = 20
 """Lines of runs, and of faults, that are printed; provenance.json of each run has all."""
 

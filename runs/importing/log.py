@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Log:
     path: Path
     """The file or folder that it was read from."""
     format: str
-    """The reader: trl, verl, openrlhf, wandb, tensorboard, csv or jsonl."""
+    """The reader: a library whose own log it is, or wandb, tensorboard, csv or jsonl."""
     library: str = ""
     """The library that wrote it, if format or log say so; else empty."""
     writer: str = ""
@@ -79,18 +80,22 @@ class Log:
     """By name, how many numbers of a step were logged again with another value."""
 
     def add(self, step: int, values: Mapping[str, float], where: str = "") -> None:
-        """Add numbers of a step. If the step goes back, the run was resumed from a checkpoint; the rows after
-        that step were discarded there and are discarded here."""
+        """Add numbers of a step. If the step goes back and a number is one that it or a later step has, the
+        run was resumed from a checkpoint; the rows from that step on were discarded there and are discarded
+        here. Otherwise another process of the run, such as its evaluation, was late."""
         last = next(reversed(self.rows), -1)
-        if step < last:
-            gone = [logged_step for logged_step in self.rows if logged_step >= step]
-            for logged_step in gone:
+        again = list(takewhile(lambda logged_step: logged_step >= step, reversed(self.rows)))
+        if step < last and any(not values.keys().isdisjoint(self.rows[logged_step]) for logged_step in again):
+            for logged_step in again:
                 del self.rows[logged_step]
             after = f" at {where}" if where else ""
             self.notes.append(
-                f"the step goes back from {last} to {step}{after}: {len(gone)} rows are replaced"
+                f"the step goes back from {last} to {step}{after}: {len(again)} rows are replaced"
             )
+        late = step < next(reversed(self.rows), -1) and step not in self.rows
         self.put(step, values)
+        if late:
+            self.rows = dict(sorted(self.rows.items()))
 
     def put(self, step: int, values: Mapping[str, float]) -> None:
         """Add numbers to a step. If a number is logged twice the last one counts, but NaN replaces none."""

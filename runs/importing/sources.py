@@ -13,27 +13,40 @@ from pathlib import Path
 
 from grpobench.runs.importing.folder import split_label
 from grpobench.runs.importing.log import ImportFault, Log, head
-from grpobench.runs.importing.readers import columns, console, tensorboard, trl, verl_dumps, wandb
+from grpobench.runs.importing.names.vocabularies import VOCABULARIES
+from grpobench.runs.importing.readers import (
+    columns,
+    console,
+    json_logs,
+    tensorboard,
+    trl,
+    verl_dumps,
+    wandb,
+)
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
-FORMATS = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
+FORMATS = (*VOCABULARIES, "wandb", "tensorboard", "csv", "jsonl")
 """What --from accepts. The empty string means: detect the kind of each file."""
 
 STATE = "state"
 """transformers' trainer_state.json, or a checkpoint folder with one."""
+RUN_FILE = "run file"
+"""The JSON lines that prime-rl or ms-swift writes into the folder of a run."""
 LINES = "lines"
-"""The console output of verl or OpenRLHF."""
+"""The console output of a library."""
 JSONL = "jsonl"
 CSV = "csv"
 WANDB = "wandb"
 EVENTS = "events"
 """The TensorBoard event files of a folder."""
 KINDS: Mapping[str, Sequence[str]] = {
-    "": (STATE, WANDB, LINES, JSONL, CSV, EVENTS),
+    "": (RUN_FILE, STATE, WANDB, LINES, JSONL, CSV, EVENTS),
     "trl": (STATE, JSONL, CSV, WANDB, EVENTS),
     "verl": (JSONL, LINES, CSV, WANDB, EVENTS),
-    "openrlhf": (LINES, JSONL, CSV, WANDB, EVENTS),
+    "ms-swift": (RUN_FILE, STATE, JSONL, CSV, WANDB, EVENTS),
+    "prime-rl": (RUN_FILE, JSONL, CSV, WANDB, EVENTS),
+    **dict.fromkeys(("openrlhf", *console.STEP_READERS, "slime"), (LINES, JSONL, CSV, WANDB, EVENTS)),
     "wandb": (WANDB,),
     "tensorboard": (EVENTS,),
     "csv": (CSV,),
@@ -52,10 +65,11 @@ SUFFIXES = {
     ".out": LINES,
 }
 NO_LOG = "contains no known log format; see --from"
+GENERIC = "|".join(("trainer|training|train|console|run|main|driver|ray-driver", *VOCABULARIES))
 GENERIC_NAME = re.compile(
-    r"((trainer|training|train|console|run|verl|openrlhf|trl|main)[-_.]?)?"
-    r"(log|logs|log_history|history|output|out|stdout|stderr|metrics|results?|data)"
-    r"|trainer|training|train|console|run|verl|openrlhf|trl|main|nohup|progress|slurm-\d+|wandb.*|[\d_-]+",
+    rf"(({GENERIC})[-_.]?)?"
+    r"(log|logs|logging|log_history|history|output|out|stdout|stderr|metrics|results?|data)"
+    rf"|{GENERIC}|nohup|progress|merged|slurm-\d+|wandb.*|[\d_-]+",
     re.IGNORECASE,
 )
 """File names that say nothing about the run."""
@@ -69,7 +83,7 @@ class ImportSource:
     path: Path
     """The file, or for STATE and EVENTS maybe a folder."""
     kind: str
-    """How it is parsed: STATE, LINES, JSONL, CSV, WANDB or EVENTS."""
+    """How it is parsed: RUN_FILE, STATE, LINES, JSONL, CSV, WANDB or EVENTS."""
     label: str
     """The run's name or its path below the imported folder. Arm and seed are taken from it."""
     folder: Path | None = None
@@ -164,7 +178,7 @@ def find_sources_below(
     kind = next((kind for kind in KINDS[form] if kind in kinds), "")
     folder_sources = [*make_sources(folder, kind, kinds.get(kind, []), label)]
     yield from folder_sources
-    if kind in (STATE, WANDB):  # The subfolders belong to that run.
+    if kind in (RUN_FILE, STATE, WANDB):  # The subfolders belong to that run.
         return
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
@@ -210,6 +224,8 @@ def detect_kind(path: Path, form: str) -> str:
         kind = STATE
     elif "tfevents" in path.name:
         kind = EVENTS
+    elif RUN_FILE in KINDS[form] and json_logs.is_of_run(path):
+        kind = RUN_FILE
     elif path.suffix == ".json" and form:
         kind = JSONL
     else:
@@ -249,11 +265,6 @@ def detect_library(path: Path) -> str:
     return next(filter(None, map(console.speaks, lines)), "")
 
 
-def is_verl_file_log(path: Path) -> bool:
-    """Whether a file of JSON lines comes from verl's file logger."""
-    return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', head(path)) is not None
-
-
 def read_source(source: ImportSource, form: str, mapped: Mapping[str, str]) -> Log:
     """Read the log of a run.
 
@@ -276,11 +287,11 @@ def read_source(source: ImportSource, form: str, mapped: Mapping[str, str]) -> L
         log = tensorboard.read(path)
     elif source.kind == CSV:
         log = columns.read_csv(path, mapped, source.chart_run)
-    elif form != "jsonl" and is_verl_file_log(path):
-        log = console.read_file_logger(path)
+    elif form != "jsonl" and (library := json_logs.library_of(path)):
+        log = json_logs.read(path, library)
     else:
         log = columns.read_jsonl(path, mapped)
-    if form in ("trl", "verl", "openrlhf"):
+    if form in VOCABULARIES:
         log.library = form
     if source.kind == EVENTS and (run_folder := find_run_folder(path)) != path.resolve() and path.is_dir():
         log.identity, log.started = str(run_folder), min(map(parse_start_time, log.files))

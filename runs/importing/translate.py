@@ -103,8 +103,9 @@ def language(log: Log) -> Vocabulary | None:
         for vocabulary in VOCABULARIES.values()
     }
     best = max(known_counts.values())
-    leading = [library for library, count in known_counts.items() if count == best]
-    return VOCABULARIES[leading[0]] if best and len(leading) == 1 else None
+    leading = {library for library, count in known_counts.items() if count == best}
+    leading -= {library for library in leading if VOCABULARIES[library].like in leading}
+    return VOCABULARIES[leading.pop()] if best and len(leading) == 1 else None
 
 
 @dataclass
@@ -124,6 +125,7 @@ class Translated:
 def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]) -> Translated:
     """Every number of a log under our name or below `OTHER`. `mapped` (--map) takes precedence over the
     table, and names that are ours already stay. Raises DataError for a share above 1."""
+    placed = vocabulary.steps(log.rows) if vocabulary and vocabulary.steps else log.rows
     theirs = list(dict.fromkeys(name for row in log.rows.values() for name in row))
     requested = requested_names(mapped, theirs)
     by = {name: number for name, (_, number) in requested.items() if number != 1}
@@ -134,7 +136,7 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
     translated = Translated(
         rows={
             step: {chosen[name]: value / by.get(name, 1.0) for name, value in row.items()}
-            for step, row in sorted(log.rows.items())
+            for step, row in sorted(placed.items())
         },
         names={
             name: spelled(original, by) for original, name in chosen.items() if not name.startswith(OTHER)
@@ -150,8 +152,7 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
     if vocabulary and vocabulary.derived:
         plain = {name: bare(name, vocabulary, theirs) for name in theirs}
         rows = {
-            step: {plain[name]: value for name, value in row.items()}
-            for step, row in sorted(log.rows.items())
+            step: {plain[name]: value for name, value in row.items()} for step, row in sorted(placed.items())
         }
         for rule in vocabulary.derived:
             derive(rule, rows, translated)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+Rows = Mapping[int, Mapping[str, float]]
+"""Numbers by step and name."""
 SOURCE = "<source>"
 """Placeholder in an original name: the evaluated data set. If a run has several, our name ends in it."""
 
@@ -89,6 +91,10 @@ class Vocabulary:
     derived: Sequence[Derived] = ()
     about: Sequence[str] = ()
     """Notes on all of its logs."""
+    steps: Callable[[Rows], Rows] | None = None
+    """Puts the library's rows at our steps, where it counts otherwise."""
+    like: str = ""
+    """A library whose names it shares, and to which logs belong that do not tell the two apart."""
     prefixes: Mapping[str, str] = field(default_factory=dict)
     """Prefixes of its trackers and their replacements in the table; the first that fits is used."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grpobench.runs.importing.log import Log, as_step, parsed
+from grpobench.runs.importing.readers.json_logs import apart
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -20,6 +21,8 @@ BLOCK = 2**15
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 STEPS = ("train/global_step", "eval/global_step", "global_step")
 """Metrics that hold the training step, because W&B's own counter counts calls."""
+DECLARED_STEPS = ("step", "rollout/step", "train/step", "eval/step")
+"""The same, in runs that declare them as the step of others, as prime-rl and slime do."""
 TIMED = "profiling/Time taken: "
 SEEDS = ("seed", "train.seed", "data.seed", "trainer.seed")
 
@@ -69,7 +72,8 @@ def read(file: Path) -> Log:
     log = Log(file, "wandb", files=[file])
     content = read_records(file, log)
     rows, names = content.rows, {name for _, row in content.rows for name in row}
-    lay(log, [(own_step, lasting(row)) for own_step, row in filled(rows, content.axes)])
+    steps = (*STEPS, *(name for name in DECLARED_STEPS if name in content.axes))
+    lay(log, [(own_step, lasting(row, steps)) for own_step, row in filled(rows, content.axes)], steps)
     if any(name.startswith(TIMED) for name in names):
         log.notes.append(f"`{TIMED}…` is left out: TRL logs it several times a step, and only to W&B")
     sum_up(log, content.summary, names)
@@ -180,10 +184,10 @@ def filled(rows: list[tuple[int, dict[str, float]]], axes: set[str]) -> list[tup
     return [(step, {name: row[name] for name in row if name not in never}) for step, row in rows]
 
 
-def lasting(row: Mapping[str, float]) -> dict[str, float]:
+def lasting(row: Mapping[str, float], steps: Collection[str]) -> dict[str, float]:
     """A row without TRL's timings; empty if only a step remains, which W&B fills in."""
     untimed = {name: value for name, value in row.items() if not name.startswith(TIMED)}
-    return untimed if untimed.keys() - set(STEPS) else {}
+    return untimed if untimed.keys() - set(steps) else {}
 
 
 def is_media(value: Any) -> bool:
@@ -191,19 +195,19 @@ def is_media(value: Any) -> bool:
     return isinstance(value, dict) and "_type" in value
 
 
-def lay(log: Log, rows: list[tuple[int, dict[str, float]]]) -> None:
-    """Rows by training step: by the metric that holds it, if there is one."""
-    counted = any(name in row for _, row in rows for name in STEPS)
+def lay(log: Log, rows: list[tuple[int, dict[str, float]]], steps: Collection[str]) -> None:
+    """Rows by training step: by the metric that holds it, one of `steps`, if there is one."""
+    counted = any(name in row for _, row in rows for name in steps)
     lost = 0
     for wandb_step, row in rows:
-        logged_step = next((row[name] for name in STEPS if name in row), None)
+        logged_step = next((row[name] for name in steps if name in row), None)
         step = as_step(logged_step) if counted else wandb_step
         if not row:
             continue
         if step is None:
             lost += bool(row)
             continue
-        log.add(step, {name: value for name, value in row.items() if name not in STEPS})
+        log.add(step, apart({name: value for name, value in row.items() if name not in steps}))
     if lost:
         log.notes.append(f"{lost} rows without a step of the training are left out")
 

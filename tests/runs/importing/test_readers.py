@@ -20,7 +20,7 @@ from helpers.foreign_logs import (
 )
 
 from grpobench.runs.importing.log import ImportFault, Log, as_step, numbers
-from grpobench.runs.importing.readers import columns, console, trl
+from grpobench.runs.importing.readers import columns, console, json_logs, trl
 from grpobench.runs.importing.sources import detect_kind, detect_library, find_sources
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
@@ -44,7 +44,7 @@ def faults(log: Log) -> list[str]:
 def test_verl_console_and_file_logger_say_the_same(tmp_path: Path) -> None:
     text = written(tmp_path, "train.log", verl_console(ROWS, planned=2))
     table = written(tmp_path, "train.jsonl", verl_file(ROWS))
-    from_console, from_file = console.read(text, "verl"), console.read_file_logger(table)
+    from_console, from_file = console.read(text, "verl"), json_logs.read(table, "verl")
     assert from_console.rows == from_file.rows == ROWS
     assert (from_console.state, from_console.planned, from_console.faults) == ("finished", 2, [])
     assert [detect_kind(text, ""), detect_kind(table, ""), detect_library(text)] == ["lines", "jsonl", "verl"]
@@ -99,7 +99,7 @@ def test_a_damaged_line_of_the_file_logger_is_named_and_the_rest_read(tmp_path: 
         + '{"step": "x", "data": {}}\n'
         + verl_file({3: {"a": 3.0}})
     )
-    log = console.read_file_logger(written(tmp_path, "a.jsonl", text))
+    log = json_logs.read(written(tmp_path, "a.jsonl", text), "verl")
     assert log.rows == {1: {"a": 1.0}, 3: {"a": 3.0}}
     assert [fault.line for fault in log.faults] == [2, 3]
 

@@ -21,6 +21,7 @@ from helpers.foreign_logs import openrlhf_console, trainer_state, trl_row, verl_
 
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
+from grpobench.runs.importing.readers import console
 
 NAME = "grpo-s3"
 Calls = Sequence[tuple[int, Mapping[str, Any]]]
@@ -305,6 +306,97 @@ def test_event_files_of_a_run_that_was_resumed_are_one_run(
     assert "2 files are parts of one resumed run" in capsys.readouterr().out
     assert imported_table.run_key == ("grpo", "imported", 3)
     assert [row["reward/mean"] for row in imported_table.rows.values()] == [step / 64 for step in range(1, 7)]
+
+
+# Libraries of which logs/ has the own logs
+
+
+def named_metrics(run: Table) -> dict[int, dict[str, float]]:
+    """The rows without what has no name of ours."""
+    return {
+        step: {name: value for name, value in row.items() if not name.startswith("other/")}
+        for step, row in run.rows.items()
+    }
+
+
+@trackers
+def test_what_nemo_rl_adds_up_over_its_updates_is_divided_by_them(tmp_path: Path) -> None:
+    events = Path(__file__).with_name("logs") / "nemo-rl-events"
+    rows = named_metrics(table(events, tmp_path / "out", "--arm", "grpo"))
+    assert list(rows) == [0, 1, 2, 3, 4]
+    # of two updates: 32 valid samples, of which 16 are in each
+    assert rows[2] == pytest.approx(
+        {
+            "reward/mean": 0.3125,
+            "length/mean": 205.25,
+            "length/truncated": 3 / 32,
+            "policy/entropy": 0.4375,  # logged as 0.875
+            "policy/kl_reference_k3": 2.0**-8,
+            "trained/ratio_mean": 1.0,
+            "trained/ratio_min": 0.5,
+            "trained/ratio_max": 1.5,
+            "gap/k3": 2.0**-10,
+            "correction/weight_mean": 1.0,
+            "grad_norm/policy": 0.625,
+            "learning_rate/policy": 1e-6,
+            "cost/generated_tokens": 32 * 212.5 + 32 * 205.25,
+            "time/step": 20.5,
+            "time/sample": 8.5,
+            "time/forward": 2.5,
+            "time/sync": 1.25,
+            "time/evaluate": 6.25,
+            "eval/validation/sampled/correct": 0.375,
+            "eval/validation/sampled/length": 200.0,
+        },
+        rel=2**-23,
+    )
+    printed = named_metrics(table(events.with_name("nemo-rl"), tmp_path / "console", "--arm", "grpo"))
+    for step, row in printed.items():
+        # the console has four decimals
+        assert row == pytest.approx({name: rows[step][name] for name in row}, abs=5.1e-5), step
+
+
+@trackers
+def test_slime_gives_one_table_from_its_console_and_its_trackers(tmp_path: Path) -> None:
+    text = (Path(__file__).with_name("logs") / "slime" / "train.log").read_text()
+    calls: list[tuple[int, dict[str, Any]]] = []
+    for line in text.splitlines():
+        step, values = console.slime(line, False)
+        row = {name: console.as_number(value) for name, value in values.items()}
+        calls.append((int(step), row))
+
+    def write(run: Any) -> None:  # as slime/observability/wandb_utils.py
+        axes = {"train/*": "train/step", "rollout/*": "rollout/step", "perf/*": "rollout/step"}
+        for name in ("train/step", "rollout/step", "eval/step"):
+            run.define_metric(name)
+        for name, axis in (axes | {"eval/*": "eval/step"}).items():
+            run.define_metric(name, step_metric=axis)
+        for step, row in calls:
+            axis = next((f"{kind}/step" for kind in ("train", "eval") if f"{kind}/" in next(iter(row))), "")
+            run.log(row | {axis or "rollout/step": step})
+
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "train.log").write_text(text)
+    expected = table(tmp_path / NAME, tmp_path / "console")
+    offline(tmp_path, {}, write)
+    same(table(tmp_path / "wandb", tmp_path / "a"), expected)
+    scalars(tmp_path / "tensorboard_log" / NAME, calls)
+    same(table(tmp_path / "tensorboard_log", tmp_path / "b"), expected, 2**-23)
+
+
+@trackers
+def test_prime_rl_gives_one_table_from_its_file_and_a_tracker(tmp_path: Path) -> None:
+    source = Path(__file__).with_name("logs") / "prime-rl"
+    calls = [json.loads(line) for line in (source / "metrics.jsonl").read_text().splitlines()]
+
+    def write(run: Any) -> None:  # as src/prime_rl/monitors/wandb/monitor.py
+        run.define_metric("*", step_metric="step")
+        for row in calls:
+            run.log({name: value for name, value in row.items() if name != "time"})
+
+    offline(tmp_path, {}, write)
+    expected = table(source, tmp_path / "a", "--arm", "grpo", "--seed", "3")
+    same(table(tmp_path / "wandb", tmp_path / "b"), expected)
 
 
 @trackers
