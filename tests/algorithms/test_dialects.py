@@ -103,6 +103,14 @@ OTHERS = math.sqrt((6 * (1 / 7) ** 2 + (6 / 7) ** 2) / 6)  # of a wrong completi
         ("grpo@nemo-rl", [1.0] + [-1 / 7 / OTHERS] * 7),  # the others of the correct one do not differ
         ("grpo@open-instruct", [7 / 8] + [-1 / 8] * 7),
         ("grpo@prime-rl", [7 / 8] + [-1 / 8] * 7),
+        ("grpo@skyrl", QUOTIENTS),
+        ("grpo@slime", QUOTIENTS),
+        ("grpo@ms-swift", QUOTIENTS),
+        ("gspo@nemo-rl", [1.0] + [-1 / 7 / OTHERS] * 7),
+        ("dapo@nemo-rl", QUOTIENTS),
+        ("dppo@prime-rl", [7 / 8] + [-1 / 8] * 7),
+        ("rloo@skyrl", [1.0] + [-1 / 7] * 7),
+        ("dapo@areal", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),
         ("grpo@areal", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),  # whitened: squares average to 1
         ("dr_grpo@trl", QUOTIENTS),
         ("dr_grpo@verl", [7 / 8] + [-1 / 8] * 7),
