@@ -85,9 +85,9 @@ class NGU(GroupNormalized, ClippedRatio):
         return super().advantage(dataclasses.replace(batch, group=problems_of(batch)), models)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
-        asked = torch.stack([problems_of(batch), batch.group], -1).unique(dim=0)[:, 0]
-        count = len(asked.unique())
-        return {ROUNDS_METRIC.name: len(asked) / count if count else math.nan}
+        rounds = torch.stack([problems_of(batch), batch.group], -1).unique(dim=0)[:, 0]
+        count = len(rounds.unique())
+        return {ROUNDS_METRIC.name: len(rounds) / count if count else math.nan}
 
     def curriculum(
         self,

@@ -158,8 +158,8 @@ def test_a_model_gives_replies_the_log_probabilities_and_gradients_of_transforme
         prompt = batch.prompt[row, : batch.prompt_length[row]]
         tokens = torch.cat([prompt, batch.completion[row, : batch.length[row]]])
         states = language(input_ids=tokens[None, :-1]).logits[0, len(prompt) - 1 :].log_softmax(-1)
-        said = states.gather(-1, tokens[len(prompt) :, None])[:, 0]
-        rows.append(torch.nn.functional.pad(said, (0, batch.completion.shape[1] - len(said))))
+        row_logp = states.gather(-1, tokens[len(prompt) :, None])[:, 0]
+        rows.append(torch.nn.functional.pad(row_logp, (0, batch.completion.shape[1] - len(row_logp))))
     plain = torch.stack(rows)
     outputs = models.forward("policy", batch).logp
     inside = batch.completion_mask | batch.replies  # type: ignore[operator]
@@ -169,9 +169,9 @@ def test_a_model_gives_replies_the_log_probabilities_and_gradients_of_transforme
     loss_of(algorithm, batch, plain).backward()
     expected = {f"policy/{name}": p.grad for name, p in language.named_parameters() if p.grad is not None}
     gradient, metrics = backward(algorithm, models, batch)
-    known = {name: value for name, value in gradient.items() if name in expected}
-    assert len(known) > 10
-    assert distance(known, {name: expected[name] for name in known}) < 1e-9
+    compared = {name: value for name, value in gradient.items() if name in expected}
+    assert len(compared) > 10
+    assert distance(compared, {name: expected[name] for name in compared}) < 1e-9
     assert metrics["policy/reply_nll"] > 0
 
 
@@ -191,7 +191,7 @@ class Replied(Letters):
 
 
 def test_a_run_learns_to_predict_its_environment(policy: str, tmp_path: Path) -> None:
-    """An untrained policy is surprised by what is said, and less so step by step."""
+    """An untrained policy is surprised by what it reads, and less so step by step."""
     train = TrainConfig(steps=4, prompts_per_step=4, group_size=4, learning_rate={"policy": 1e-2})
     sections = {"task": Replied(), "train": train, "evaluate": EvaluateConfig(0, 0, 0, 0)}
     rows = run(configure(policy, ECHO(reply_weight=1.0), **sections), tmp_path / "echo")[1:]

@@ -33,24 +33,24 @@ def curriculum(problems: int, prompts: int, again: float = 0.9, rounds: int = 16
 def play(made: Persistent, chance: float, size: int = 3) -> tuple[Counter[int], set[int]]:
     """(how often each problem was asked, those that are trained on) in one step; a round has a success with
     this chance, and then a failure too."""
-    rng, asked, trained = random.Random(1), Counter[int](), set[int]()
+    rng, draws, trained = random.Random(1), Counter[int](), set[int]()
     for attempt in range(made.attempts):
         index = made.draw(1, attempt)
-        asked.update(index)
+        draws.update(index)
         rewards = [[float(rng.random() < chance)] + [0.0] * (size - 1) for _ in index]
-        kept = made.accept(1, index, rewards)
-        trained |= {problem for problem, keep in zip(index, kept, strict=True) if keep}
-    return asked, trained
+        accepted = made.accept(1, index, rewards)
+        trained |= {problem for problem, keep in zip(index, accepted, strict=True) if keep}
+    return draws, trained
 
 
 def test_rounds_of_problems_that_are_never_solved_follow_a_geometric_law() -> None:
     """Mean (1 − p^R)/(1 − p), the authors' 1/(1 − p) if R has no bound."""
     problems = 4000
-    asked, trained = play(curriculum(problems, problems), chance=0.0)
-    assert not trained and len(asked) == problems and max(asked.values()) == 16
+    draws, trained = play(curriculum(problems, problems), chance=0.0)
+    assert not trained and len(draws) == problems and max(draws.values()) == 16
     expected = (1 - 0.9**16) / (1 - 0.9)
     # The deviation of a truncated geometric number is below 6; four standard errors.
-    assert sum(asked.values()) / problems == pytest.approx(expected, abs=4 * 6 / math.sqrt(problems))
+    assert sum(draws.values()) / problems == pytest.approx(expected, abs=4 * 6 / math.sqrt(problems))
 
 
 def test_the_chance_that_a_problem_is_trained_on() -> None:

@@ -88,8 +88,8 @@ def over_orders(
     total, left = [0.0] * len(roles), defaultdict[int, float](float)
     for order in orders:
         credited, after_step = theirs([roles[i] for i in order], [rewards[i] for i in order], averages, decay)
-        for place, i in enumerate(order):
-            total[i] += credited[place] / len(orders)
+        for position, i in enumerate(order):
+            total[i] += credited[position] / len(orders)
         for role, value in after_step.items():
             left[role] += value / len(orders)
     return total, dict(left)
