@@ -91,20 +91,25 @@ class KeptTable:
         return sorted(runs, key=lambda run: int(run["seed"]))
 
 
-def keep(experiment: Experiment) -> dict[str, Any]:
-    """The content of the kept table of an experiment at own rates, as `load` returns it. Raises LogError if a
-    run has no result, if logs are incomplete, or if runs were not made the same way."""
-    all_rates = experiment.at_all_rates
-    lacking = [run for run in all_rates.runs if not run.settled]
+def demand_whole(experiment: Experiment) -> None:
+    """Raise LogError if a run of an experiment at all rates has no result, if logs are incomplete, or if runs
+    were not made the same way."""
+    folder = experiment.folder
+    lacking = [f"{run.name} ({run.state})" for run in experiment.runs if not run.settled]
     if lacking:
-        names = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
-        raise LogError(
-            f"{experiment.folder}: only whole experiments are kept; {len(lacking)} without result: {names}"
-        )
-    if faults := [*find_incomplete_runs(all_rates, weights=False)]:
-        raise LogError(f"{experiment.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
-    if faults := [line for find in MIXTURES for line in find(all_rates)]:
-        raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
+        without = f"{len(lacking)} without result: {', '.join(lacking[:5])}"
+        raise LogError(f"{folder}: only whole experiments are kept and published; {without}")
+    if faults := [*find_incomplete_runs(experiment, weights=False)]:
+        raise LogError(f"{folder}: only whole logs are kept and published; {'; '.join(faults[:5])}")
+    if faults := [line for find in MIXTURES for line in find(experiment)]:
+        raise LogError(f"{folder}: only runs of one making are kept and published; {'; '.join(faults[:5])}")
+
+
+def keep(experiment: Experiment) -> dict[str, Any]:
+    """The content of the kept table of an experiment at own rates, as `load` returns it. Raises LogError as
+    `demand_whole` does."""
+    all_rates = experiment.at_all_rates
+    demand_whole(all_rates)
     findings = run_findings(experiment)
     ended = finals(experiment, findings=findings)
     content = {

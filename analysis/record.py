@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "calibration": "grpobench calibrate --keep",
     "readable": "grpobench tasks readable --keep",
     "theory": "grpobench theory --keep",
+    "contribution": "grpobench publish",
 }
 """By kind, the command that writes it."""
 SHARED = ("torch", "transformers")

@@ -16,7 +16,7 @@ from grpobench.runs.inventory.findings.parts import read_part, without_part
 from grpobench.runs.inventory.findings.powers import demand_power, planned_tests
 from grpobench.runs.inventory.findings.records import Records, find_records, kept_path
 from grpobench.runs.inventory.findings.registration import register
-from grpobench.runs.publishing.contributed import contributed_records
+from grpobench.runs.publishing.contributed import contributions
 from grpobench.runs.settings.findings import FindingFile, read_finding
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools.strict import ConfigError
@@ -126,12 +126,12 @@ def contributed(study: FindingFile, scale: str) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "name": theirs.name,
-            "contributor": theirs.contributor,
-            "verdict": judge_record(study, theirs.record).verdict,
-            "departures": departed(study, theirs.record),
+            **theirs.whose,
+            "verdict": judge_record(study, record).verdict,
+            "departures": departed(study, record),
         }
-        for theirs in contributed_records(results, study.finding.name, scale)
+        for theirs in contributions(results)
+        if (record := theirs.record(study.finding.name, scale))
     ]
 
 

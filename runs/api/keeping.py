@@ -16,7 +16,7 @@ from grpobench.analysis.runfolder.load import load
 from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.parts import part_path, read_part, with_part
 from grpobench.runs.inventory.findings.records import demand_whole, set_aside
-from grpobench.runs.publishing.contribute import accept, check
+from grpobench.runs.publishing.contribute import accept, checked
 from grpobench.runs.publishing.verify import verify
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -82,12 +82,12 @@ def contribute(
     run. Put it beside the kept results in `to`, by default the project's own, unless `only_check`. Returns
     what was written. Raises ConfigError for a file set that does not hold what it says, LogError for one
     whose name is taken."""
-    checked = check(folder)
-    verification = verify(folder, checked.manifest, tell) if rerun else None
-    if only_check:
-        return []
-    results = to or folders.docs_folder("name a folder: --to DIR") / folders.FOLDER
-    return accept(checked, results, verification)
+    with checked(folder) as file_set:
+        verified = verify(file_set, tell) if rerun else None
+        if only_check:
+            return []
+        results = to or folders.docs_folder("name a folder: --to DIR") / folders.FOLDER
+        return accept(file_set, results, verified)
 
 
 def keep_finding(source: Path, folder: Path, part: bool) -> list[str]:

@@ -29,9 +29,8 @@ def publish_command(options: Options) -> int:
     manifest, published_folder = publish(
         options.folders, options.out, name, options.contributor, options.license
     )
-    runs = sum(len(part.runs) for part in manifest.experiments)
-    count = len(manifest.experiments)
-    say(f"{published_folder}: {count} experiment{'s' * (count > 1)}, {runs} runs")
+    count = len(manifest.kinds)
+    say(f"{published_folder}: {count} experiment{'s' * (count > 1)}, {len(manifest.runs)} runs")
     say(f"grpobench contribute {published_folder} --check makes the checks that others will make")
     return DONE
 

@@ -179,11 +179,7 @@ class Profiler:
         more = {"settings": bounds} if bounds else {}
         more |= {"model": teacher} if (teacher := self._teacher(probe, algorithm)) else {}
         arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates, more)
-        served = [probe]
-        if probe.name == GATE:
-            shared = ("learn", "ladder") if ladder else ("learn",)
-            served += [candidate for candidate in self.probes.values() if candidate.runs in shared]
-        return ProbeRun(arm, algorithm, tuple(served), rates)
+        return ProbeRun(arm, algorithm, served_by(probe, self.probes, ladder), rates)
 
     def _teacher(self, probe: Probe, algorithm: str) -> dict[str, Any]:
         """The teacher of an algorithm that distills one: the policy of the probe, which has learned its right
@@ -193,6 +189,14 @@ class Profiler:
             return {}
         name = probe.settings.get("model", {}).get("name", self.shared["model"]["name"])
         return {"teacher": name, "teacher_warm_start": updates}
+
+
+def served_by(probe: Probe, probes: Mapping[str, Probe], ladder: bool) -> tuple[Probe, ...]:
+    """The probes that a run of one serves: of the gate also those that share its runs, with those of the
+    ladder where its rates are rungs."""
+    shared = ("learn", "ladder") if ladder else ("learn",)
+    others = [candidate for candidate in probes.values() if candidate.runs in shared]
+    return (probe, *(others if probe.name == GATE else ()))
 
 
 def rows_of(outcome: ExperimentResult, recipe: Recipe, parts: Sequence[ProbeRun]) -> Iterator[ProbeOutcome]:

@@ -14,7 +14,7 @@ from grpobench.runs.inventory import profiles_page, transfer_page, verdicts
 from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE, kept_finding
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
-from grpobench.runs.publishing.contributed import ContributedRecord, contributed_records
+from grpobench.runs.publishing.contributed import Contribution, contributions
 from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 
@@ -52,7 +52,7 @@ class FindingEntry:
     """The same finding with other seeds."""
     earlier: Record | None = None
     """What was kept of it by an earlier rule."""
-    contributed: Sequence[ContributedRecord] = ()
+    contributed: Sequence[tuple[Contribution, Record]] = ()
     """What others' runs say."""
 
     @property
@@ -179,7 +179,11 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
             paths = [kept_finding(tables.parent, name, scale, beside) for beside in ("", AGAIN, SET_ASIDE)]
             try:
                 record, again, earlier = (read_kept(path) if path.exists() else None for path in paths)
-                theirs = contributed_records(tables.parent, name, scale)
+                theirs = [
+                    (contribution, contributed)
+                    for contribution in contributions(tables.parent)
+                    if (contributed := contribution.record(name, scale))
+                ]
             except LogError as error:
                 raise ConfigError([str(error)]) from error
             if record and again and again.registration.finding.digest != record.registration.finding.digest:
@@ -243,8 +247,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "words": description.result_words(entry.result),
         "again": again(entry.again, entry.study) if entry.again else None,
         "contributed": [
-            {"name": theirs.name, "contributor": theirs.contributor, **again(theirs.record, entry.study)}
-            for theirs in entry.contributed
+            {**theirs.whose, **again(record, entry.study)} for theirs, record in entry.contributed
         ],
     }
 

@@ -10,7 +10,7 @@ from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.scores import Profile, build
 from grpobench.analysis.profile.table import algorithms_with_runs, lines
-from grpobench.runs.publishing.contributed import contributed_rows
+from grpobench.runs.publishing.contributed import contributions
 from grpobench.runs.settings.probes import SCALES, probes
 from grpobench.runs.settings.registries import algorithms
 
@@ -24,8 +24,12 @@ FEWEST = 5
 
 def contributed() -> tuple[dict[str, list[ProbeOutcome]], list[ProbeOutcome]]:
     """Outcomes and searches of contributions, as CONTRIBUTION/ALGORITHM; none outside of a checkout."""
-    docs = Path(__file__).resolve().parents[2] / "docs"
-    return contributed_rows(docs / "results")
+    outcomes: dict[str, list[ProbeOutcome]] = {}
+    search: list[ProbeOutcome] = []
+    for contribution in contributions(Path(__file__).resolve().parents[2] / "docs/results"):
+        outcomes |= contribution.outcomes
+        search += contribution.search
+    return outcomes, search
 
 
 def shipped() -> Profile:

@@ -12,7 +12,7 @@ from grpobench.analysis import kept
 from grpobench.analysis.kept import KeptTable
 from grpobench.analysis.records import ALPHA, FEWEST_PAIRS, FEWEST_SEEDS, RankedRecord, rank
 from grpobench.analysis.tools.text import NONE
-from grpobench.runs.publishing.contributed import ContributedTables, contributed_tables
+from grpobench.runs.publishing.contributed import Contribution, contributions
 from grpobench.runs.publishing.verify import WIDEST
 from grpobench.tasks.data import bounded
 
@@ -21,17 +21,16 @@ PAGE = "records.md"
 
 def records_page(environment: Environment, results: Path) -> str:
     """The page of the kept results in a folder. Raises LogError for a damaged table."""
-    contributions = contributed_tables(results)
+    by_name = {contribution.folder.name: contribution for contribution in contributions(results)}
     tables = our_tables(results)
-    for name, contribution in contributions.items():
+    for name, contribution in by_name.items():
         tables |= {f"{name}/{table}": content for table, content in contribution.tables.items()}
     targets = [
-        (target, [_row(record, contributions) for record in records])
-        for target, records in rank(tables).items()
+        (target, [_row(record, by_name) for record in records]) for target, records in rank(tables).items()
     ]
     text = environment.get_template("records.md.j2").render(
         targets=targets,
-        contributions=[_contribution(name, theirs) for name, theirs in contributions.items()],
+        contributions=[*map(_contribution, by_name.values())],
         fewest=FEWEST_SEEDS,
         pairs=FEWEST_PAIRS,
         alpha=ALPHA,
@@ -49,12 +48,12 @@ def our_tables(results: Path) -> dict[str, KeptTable]:
     }
 
 
-def _row(record: RankedRecord, contributions: Mapping[str, ContributedTables]) -> dict[str, Any]:
+def _row(record: RankedRecord, by_name: Mapping[str, Contribution]) -> dict[str, Any]:
     entry = record.entry
     name, slash, table = entry.source.partition("/")
     checked = "ours"
     if slash:
-        seeds = contributions[name].verified.get("seeds", {}).get(table, ())
+        seeds = by_name[name].verified.get("seeds", {}).get(table, ())
         checked = f"rerun: seeds {' and '.join(map(str, seeds))}" if seeds else "trust"
     compared = f"{record.verdict}, {record.wins} of {record.shared}, p {record.p:.2g}"
     return {
@@ -69,12 +68,12 @@ def _row(record: RankedRecord, contributions: Mapping[str, ContributedTables]) -
     }
 
 
-def _contribution(name: str, theirs: ContributedTables) -> dict[str, Any]:
+def _contribution(theirs: Contribution) -> dict[str, Any]:
     verified = theirs.verified
     return {
-        "name": f"`{name}`",
-        "contributor": theirs.contributor,
-        "published": theirs.published,
+        "name": f"`{theirs.folder.name}`",
+        "contributor": theirs.manifest.contributor,
+        "published": theirs.manifest.published,
         "again": f"{verified['runs']} runs" if verified else NONE,
         "identical": str(verified["identical"]) if verified else NONE,
     }

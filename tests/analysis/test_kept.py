@@ -393,5 +393,5 @@ def test_a_table_is_kept_of_logs_whose_weights_stayed_elsewhere(tmp_path: Path) 
     weights.unlink()
     assert as_text(keep(load(folder))) == full_text
     rollouts.unlink()
-    with pytest.raises(LogError, match=r"only whole logs are kept; .*rollouts/.*: is missing"):
+    with pytest.raises(LogError, match=r"only whole logs are kept and published; .*rollouts/.*: is missing"):
         keep(load(folder))
