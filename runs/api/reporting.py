@@ -19,6 +19,7 @@ def report(
     show: Callable[[str], None],
     margin: float | None = None,
     strict: bool = False,
+    targets: Sequence[float] = (),
 ) -> tuple[Path, Facts]:
     """Write the report of an experiment. Returns where it is, and every number of it; `show` is told first
     what is damaged and so left out. Raises LogError, if `strict` for anything that is damaged."""
@@ -27,7 +28,7 @@ def report(
         from grpobench.analysis.checks.alarms import DAMAGED_TITLE, SPARED
         from grpobench.runs.api.results import load
 
-        results = load(folder, margin=margin, strict=strict)
+        results = load(folder, margin=margin, strict=strict, targets=targets)
         for title in (DAMAGED_TITLE, SPARED):
             for fault in results.alarms.get(title, ()):
                 show(f"{title[0].lower()}{title[1:]}: {fault}")

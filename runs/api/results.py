@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -41,6 +41,7 @@ from grpobench.analysis.topics.runs import run_settings
 from grpobench.analysis.topics.training import list_constant
 from grpobench.runs.inventory.labels import labels_of
 from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import ConfigError
 
 DPI = 150
 """Dots per inch on the screen."""
@@ -78,6 +79,7 @@ def load(
     *more: str | os.PathLike[str],
     margin: float | None = None,
     strict: bool = False,
+    targets: Sequence[float] = (),
 ) -> Results:
     """Load the results in the folder of an experiment, such as ``results/quickstart``, whatever state its
     runs are in. With `more` folders, the runs of all are one set of results, in which arms of different
@@ -85,9 +87,15 @@ def load(
 
     A run with a damaged file has the state `damaged` and does not count; `Results.damage` gives the file, the
     line and the remedy. Raises `LogError` if there is nothing to read and, with `strict`, for any damage.
-    `margin` is the smallest difference of accuracy that matters, in points; the default is the recipe's.
+    `margin` is the smallest difference of accuracy that matters, in points; `targets` are validation
+    accuracies, as shares, of which the report says how soon runs reach them. Both are the recipe's by
+    default.
     """
+    if wrong := [target for target in targets if not 0 < target <= 1]:
+        raise ConfigError([f"targets: must be shares above 0 and at most 1, such as 0.6, not {wrong[0]:g}"])
     experiments = [logs.load(Path(path), margin, strict) for path in (folder, *more)]
+    if targets:
+        experiments = [replace(experiment, targets=tuple(targets)) for experiment in experiments]
     results = Results(combine_experiments(experiments))
     if strict and results.damage:
         raise LogError("\n".join(results.damage))

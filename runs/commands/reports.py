@@ -42,6 +42,15 @@ MOST_WARNINGS = 5
     metavar="POINTS",
     help="Smallest difference of accuracy that matters, in points. Default: the recipe's, else 2.",
 )
+@click.option(
+    "--target",
+    "targets",
+    type=float,
+    multiple=True,
+    metavar="SHARE",
+    help="Show how soon runs reach this validation accuracy, such as 0.6; in place of the recipe's targets. "
+    "May be repeated.",
+)
 def report_command(options: Options) -> int:
     from grpobench.analysis.tools.text import why_no_experiment
     from grpobench.runs.tools.strict import ConfigError
@@ -52,12 +61,17 @@ def report_command(options: Options) -> int:
         faults.append(why_no_experiment(options.folder))
     if faults:
         raise ConfigError(faults)
-    say(f"report: {write_report(options.folder, formats, options.margin, options.strict)[0]}")
+    path, _ = write_report(options.folder, formats, options.margin, options.strict, options.targets)
+    say(f"report: {path}")
     return DONE
 
 
 def write_report(
-    folder: Path, formats: Sequence[str], margin: float | None = None, strict: bool = False
+    folder: Path,
+    formats: Sequence[str],
+    margin: float | None = None,
+    strict: bool = False,
+    targets: Sequence[float] = (),
 ) -> tuple[Path, list[str]]:
     """Write the report, and say what is damaged and so left out. Where it is, and its table of accuracies as
     lines."""
@@ -66,7 +80,7 @@ def write_report(
     def damaged(text: str) -> None:
         say(f"grpobench: {text}", file=sys.stderr)
 
-    path, facts = report(folder, formats, damaged, margin, strict)
+    path, facts = report(folder, formats, damaged, margin, strict, targets)
     return path, accuracy_lines(facts)
 
 

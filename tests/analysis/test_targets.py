@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.targets import lifetimes_until, target_pairs_table, targets_table
+from grpobench.runs import cli
 
 A1, A2, B1, B2 = ("a", "sums", 1), ("a", "sums", 2), ("b", "sums", 1), ("b", "sums", 2)
 UPDATES = "reach:0.6:updates"
@@ -111,6 +113,22 @@ def test_all_runs_have_the_budget_of_the_cheapest_finished_one(experiment: Exper
     assert [run for run in values if values[run] < horizons[run]] == [A1]
     assert values_of(experiment, "reach:0.3:seconds", {}) == dict.fromkeys(values, 0.0)  # before training
     assert all(map(math.isnan, values_of(experiment, "reach:0.6:flops", {}).values()))  # not logged
+
+
+def test_a_target_may_be_chosen_after_the_runs(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recipe has none. Both seeds of a reach .6 and none of b does."""
+    shutil.copytree(root, tmp_path / root.name)
+    words = ("report", str(tmp_path / root.name), "--format", "csv,json")
+    table = tmp_path / root.name / "report/tables/targets.csv"
+    assert cli.main([*words]) == 0 and not table.exists()
+    assert cli.main([*words, "--target", "0.6", "--target", "0.5"]) == 0
+    reached = {(row.level, row.arm): (row.reached, row.runs) for row in pd.read_csv(table).itertuples()}
+    assert reached == {(0.6, "a"): (2, 2), (0.6, "b"): (0, 2), (0.5, "a"): (2, 2), (0.5, "b"): (2, 2)}
+    capsys.readouterr()
+    assert cli.main([*words, "--target", "60"]) == 2
+    assert "targets: must be shares above 0 and at most 1, such as 0.6, not 60" in capsys.readouterr().err
 
 
 @given(
