@@ -1,4 +1,4 @@
-"""Scores of many samples per problem: pass@k and majority votes."""
+"""Scores of many samples per problem: pass@k, majority votes and calibration."""
 
 from __future__ import annotations
 
@@ -45,6 +45,28 @@ def solved(correct: Sequence[float]) -> int:
 def doubling(most: int) -> list[int]:
     """1, 2, 4, … up to `most`."""
     return [2**i for i in range(most.bit_length())]
+
+
+def overconfidence(
+    answers: Sequence[Sequence[str | None]], correct: Sequence[Sequence[float]]
+) -> float | None:
+    """How much more often two samples of a problem agree than a sample is right, mean over problems. None
+    where no sample has an answer. Each problem needs two samples.
+
+    A policy is calibrated if the answers that it gives with probability p are right with probability p. Two
+    of its samples then agree as often as one is right, both Σ p² (generalization disagreement equality and
+    class-aggregated calibration of Jiang et al., 2022, arXiv:2106.13799). Above 0 it is overconfident, below
+    0 underconfident. Pairs of different samples make the estimate unbiased for any number of samples, which
+    the share of the most frequent answer is not. Errors of opposite signs cancel: 0 is necessary for
+    calibration and does not prove it. An unreadable answer, None, agrees with none."""
+    if not any(answer is not None for samples in answers for answer in samples):
+        return None
+    gaps = []
+    for samples, scores in zip(answers, correct, strict=True):
+        counts = Counter(answer for answer in samples if answer is not None).values()
+        agreement = sum(n * (n - 1) for n in counts) / (len(samples) * (len(samples) - 1))
+        gaps.append(agreement - float(np.mean(scores)))
+    return float(np.mean(gaps))
 
 
 def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:

@@ -45,7 +45,11 @@ class GuardedChange:
     def words(self) -> str:
         """`accuracy on nanobias −8.1 points`."""
         kind, _, other = self.guard.partition(":")
-        name = {"also": f"accuracy on {other}", "loss": f"loss on {other}"}.get(kind, "answers in the format")
+        name = {
+            "also": f"accuracy on {other}",
+            "loss": f"loss on {other}",
+            "calibration": "over- or underconfidence",
+        }.get(kind, "answers in the format")
         return f"{name} {self.shown(self.change)} {self.unit}"
 
     @property
@@ -70,6 +74,8 @@ def measure_guards(experiment: Experiment) -> list[GuardedChange]:
                 continue
             metric = _metric(experiment, task, guard)
             ends, scale = ends_of(experiment, task, metric), 1 if guard.startswith("loss:") else 100
+            if guard == "calibration":  # as far from calibrated on either side
+                ends = {run: (abs(base), abs(last)) for run, (base, last) in ends.items()}
             runs = [run for run in experiment.runs if run.task == task and run.settled]
             for arm in dict.fromkeys(run.arm for run in runs):
                 values = [
@@ -88,10 +94,10 @@ def measure_guards(experiment: Experiment) -> list[GuardedChange]:
 def _metric(experiment: Experiment, task: str, guard: str) -> str:
     """The metric that the runs of a task logged for a guard; empty if they logged none."""
     kind, _, other = guard.partition(":")
-    name = {"also": "correct", "loss": "loss", "format": "format"}[kind]
+    name = {"also": "correct", "calibration": "overconfidence"}.get(kind, kind)
     logged = experiment.logged.get(task, frozenset())
     names = [also_metric(experiment, task, other, f"{mode}/{name}") for mode in MODES]
-    if kind == "format":
+    if not other:
         chosen = headline_of(experiment, task)
         names = [f"eval/{chosen.split}/{mode}/{name}" for mode in (chosen.mode, *MODES)]
     return next((metric for metric in names if metric in logged), "")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grpobench.analysis.statistics.samples import majority_curve, pass_curve, solved
+from grpobench.analysis.statistics.samples import majority_curve, overconfidence, pass_curve, solved
 from grpobench.runs.metrics.contamination import measure_contamination
 from grpobench.runs.metrics.turns import count_turns, mean_counts
 from grpobench.runs.models.loading import Loaded
@@ -309,7 +309,7 @@ def summarize(
 
 def several(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     """``pass@k`` for k = 2, 4, … up to half the samples and ``maj@n``, the vote of the largest power of two
-    of samples, where there are at least four and the task scores `correct`."""
+    of samples, and `overconfidence`, where there are at least four and the task scores `correct`."""
     fewest = min(map(len, verdicts), default=0)
     if fewest < 4 or not all(
         "correct" in verdict.scores for of_problem in verdicts for verdict in of_problem
@@ -319,6 +319,9 @@ def several(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     curve = pass_curve(
         [len(of_problem) for of_problem in correct], [solved(of_problem) for of_problem in correct]
     )
-    votes = majority_curve([[verdict.answer for verdict in of_problem] for of_problem in verdicts], correct)
+    answers = [[verdict.answer for verdict in of_problem] for of_problem in verdicts]
+    votes = majority_curve(answers, correct)
     numbers = {f"pass@{k}": value for k, value in curve.items() if k > 1}
-    return numbers | {f"maj@{k}": value for k, value in list(votes.items())[-1:]}
+    numbers |= {f"maj@{k}": value for k, value in list(votes.items())[-1:]}
+    gap = overconfidence(answers, correct)
+    return numbers if gap is None else {**numbers, "overconfidence": gap}

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from helpers.pages import words
 from helpers.synthetic import Synthetic
@@ -101,6 +102,26 @@ def test_a_guard_that_no_run_measured_is_a_fault(experiment: Experiment) -> None
     assert warning.lines == ["also:walk: a on sums", "also:walk: b on sums"]
     assert warning.gravity == Gravity.FAULT and "guards allow" not in facts.headline
     assert {row[-1] for row in facts.tables["guards"].rows} == {"not measured", "holds"}
+
+
+def test_calibration_is_guarded_on_both_sides(experiment: Experiment) -> None:
+    """a goes from 8 points underconfident to 3 overconfident, b from 2 underconfident to 9: −5 and +7."""
+    name, ends = "eval/test/sampled/overconfidence", {"a": (-0.08, 0.03), "b": (-0.02, 0.09)}
+    rows = [
+        {"arm": run.arm, "task": run.task, "seed": run.seed, "step": step, "metric": name, "value": value}
+        for run in experiment.runs
+        for step, value in zip((0, 4), ends[run.arm], strict=True)
+    ]
+    metrics = pd.concat([experiment.metrics.astype({"metric": str}), pd.DataFrame(rows)]).astype(
+        {"metric": "category"}
+    )
+    guarded = replace(experiment, metrics=metrics, guard={"calibration": 5.0})
+    changes = measure_guards(guarded)
+    assert [(change.change, change.is_broken) for change in changes] == [
+        (pytest.approx(-5.0), False),
+        (pytest.approx(7.0), True),
+    ]
+    assert changes[1].words == "over- or underconfidence +7.0 points"
 
 
 def test_a_run_s_own_task_and_an_experiment_without_guards_have_none(experiment: Experiment) -> None:

@@ -7,7 +7,7 @@ arms give p = 1; pass@k equals counting every subset.
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -29,7 +29,13 @@ from grpobench.analysis.statistics.intervals import (
     wilson,
 )
 from grpobench.analysis.statistics.permutation import holm, seeds_needed, sign_flip_p, smallest_p
-from grpobench.analysis.statistics.samples import majority, majority_curve, pass_at_k, pass_curve
+from grpobench.analysis.statistics.samples import (
+    majority,
+    majority_curve,
+    overconfidence,
+    pass_at_k,
+    pass_curve,
+)
 
 FINITE = st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 6))
 DIFFERENCES = st.lists(FINITE, min_size=1, max_size=8)
@@ -282,6 +288,32 @@ def test_majority_takes_the_answer_given_first_where_votes_are_equal() -> None:
 def test_an_answer_that_could_not_be_read_has_no_vote() -> None:
     assert majority([None, None, "5"], [0, 0, 1]) == 1
     assert majority([None, None], [0, 0]) == 0
+
+
+@pytest.mark.parametrize("chances", [(0.5, 0.3, 0.2), (0.9, 0.1, 0.0), (1.0, 0.0, 0.0)])
+@pytest.mark.parametrize("samples", [2, 4])
+def test_overconfidence_is_unbiased_and_zero_of_a_calibrated_policy(
+    chances: tuple[float, ...], samples: int
+) -> None:
+    """All draws of samples, weighted by their chance, against the closed form Σ p² − p(right answer); with a
+    right answer that is itself drawn by the policy's chances the mean is 0."""
+    by_truth = {}
+    for truth in "abc":
+        mean = 0.0
+        for draw in product("abc", repeat=samples):
+            weight = math.prod(chances["abc".index(answer)] for answer in draw)
+            mean += weight * overconfidence([draw], [[float(answer == truth) for answer in draw]])
+        by_truth[truth] = mean
+        agreement = sum(chance**2 for chance in chances)
+        assert mean == pytest.approx(agreement - chances["abc".index(truth)], abs=1e-12)
+    calibrated = sum(chance * gap for chance, gap in zip(chances, by_truth.values(), strict=True))
+    assert calibrated == pytest.approx(0, abs=1e-12)
+
+
+def test_unreadable_answers_agree_with_none() -> None:
+    """By hand: of 12 ordered pairs the two of ("5", "5") agree, and one of four is right."""
+    assert overconfidence([["5", "5", None, None]], [[0, 1, 0, 0]]) == pytest.approx(2 / 12 - 1 / 4)
+    assert overconfidence([[None, None]], [[0, 0]]) is None
 
 
 def test_majority_curve_votes_over_fresh_samples_each_time() -> None:

@@ -117,6 +117,13 @@ def test_every_number_can_be_computed_again_from_the_rows(
         winner = max(answers, key=lambda answer: (answers.count(answer), -answers.index(answer)))
         votes.append(problem_rows[answers.index(winner)]["scores"]["correct"])
     assert numbers["eval/test/sampled/maj@4"] == pytest.approx(np.mean(votes))
+    agreed = [
+        row["answer"] == other["answer"] != None  # noqa: E711
+        for problem_rows in by_problem.values()
+        for row, other in combinations(problem_rows, 2)
+    ]
+    expected = np.mean(agreed) - np.mean(correct)
+    assert numbers["eval/test/sampled/overconfidence"] == pytest.approx(expected)
     assert 0 < numbers["eval/test/sampled/correct"] < numbers["eval/test/sampled/pass@2"] < 1
     assert "eval/test/sampled/pass@4" not in numbers  # it would need eight samples
     assert not any("@" in name for name in numbers if "/greedy/" in name)

@@ -72,8 +72,14 @@ def faults(head: str, also: str = BESIDE, *sets: str) -> list[str]:
             BESIDE,
             "guard: also:arithmetic: no run evaluates arithmetic beside its own ",
         ),
-        ('"loss" = 0.1', BESIDE, "guard: 'loss' must be one of also:TASK, loss:TASK, format"),
-        ('"also:" = -2', BESIDE, "guard: 'also:' must be one of also:TASK, loss:TASK, format"),
+        ('"loss" = 0.1', BESIDE, "guard: 'loss' must be one of also:TASK, loss:TASK, format, calibration"),
+        ('"also:" = -2', BESIDE, "guard: 'also:' must be one of also:TASK, loss:TASK, format, calibration"),
+        (
+            '"calibration" = -2',
+            BESIDE,
+            "guard: calibration is by how many points over- or underconfidence may grow",
+        ),
+        ('"calibration" = 5', BESIDE, "guard: calibration needs evaluate.samples of at least 4"),
         ('"format" = "x"', BESIDE, "guard.format: must be a number, not "),
     ],
 )
