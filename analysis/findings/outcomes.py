@@ -102,7 +102,10 @@ def _accuracy(experiment: Experiment, measure: Measure, where: Mapping[str, str]
 def _of_ends(kind: str, base: float, last: float) -> float:
     """The outcome from the values before and after training: one of them, or the gain."""
     ending = kind.rpartition("_")[2]
-    return base if ending == "base" else last - (ending == "gain") * base
+    if ending == "gain":
+        return last - base
+    # Without the other, which is NaN where a recipe has `evaluate.before = false`.
+    return base if ending == "base" else last
 
 
 def _accuracy_where(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:

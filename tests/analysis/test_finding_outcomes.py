@@ -120,6 +120,14 @@ def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diver
     same(measured, {A1: finished, A2: diverged, B2: math.nan})
 
 
+def test_an_accuracy_needs_no_evaluation_before_training(tmp_path: Path) -> None:
+    """With `evaluate.before = false`. A gain needs it."""
+    row = {"step": 4, "eval/test/greedy/correct": 0.75, "eval/test/sampled/correct": 0.6}
+    loaded = experiment(tmp_path, dict.fromkeys((A1, A2, B1, B2), [row]))
+    assert values_of(loaded, "accuracy:sampled", {})[A1] == 0.6
+    assert math.isnan(values_of(loaded, "gain:sampled", {})[A1])
+
+
 def test_the_curve_of_a_run_is_the_one_that_made_its_points(tmp_path: Path) -> None:
     """Points lie on ScaleRL's curve with known parameters: R_0 .2, A .8, B 2, C_mid 3 updates and 300 tokens.
     Beside it a run that stays at .4, and one with three evaluations."""
@@ -398,8 +406,9 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "also": ":sums/greedy/correct",
         "also_shift": ":sums/greedy/correct",
         "rate": ":octaves",
+        "best_rate": ":gain",
     }
-    beside = ("also", "also_shift", "rate")  # of which these logs have nothing
+    beside = ("also", "also_shift", "rate", "best_rate")  # of which these logs have nothing
     for kind in KINDS:
         measured = values_of(loaded, kind + arguments_by_kind.get(kind, ""), {})
         assert set(measured) == {A2, B1} and bool(nan(measured)) == (kind in beside), kind

@@ -123,7 +123,7 @@ def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
     assert "dpo" not in methods_text and "2305.18290" not in entries
 
 
-UNKNOWN_AUTHORS = {"2602.07078", "2607.07508"}
+UNKNOWN_AUTHORS = {"2602.07078", "2607.07508", "2609.00444", "2609.13443"}
 """Papers whose own record of authors was not at hand."""
 
 

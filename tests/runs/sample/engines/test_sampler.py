@@ -214,16 +214,16 @@ def test_an_engine_of_8_bits_is_kept_in_step_and_found_out() -> None:
 
 
 def test_vllm_is_asked_for_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+    engine_settings: dict[str, Any] = {}
     modules = {
-        "vllm": SimpleNamespace(LLM=lambda **settings: asked.update(settings)),
+        "vllm": SimpleNamespace(LLM=lambda **settings: engine_settings.update(settings)),
         "vllm.platforms": SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: False)),
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     for quantization in (None, "fp8"):
         start("model", "bfloat16", rows=1, cache_gb=1.0, quantization=quantization)
-        assert asked["quantization"] == quantization
+        assert engine_settings["quantization"] == quantization
 
 
 def test_unchanged_weights_raise_no_alarm() -> None:
