@@ -34,7 +34,8 @@ MOST = 20
     "--from",
     "form",
     type=click.Choice(LIBRARIES),
-    help="Format of the logs. Default: detected from each log.",
+    metavar="FORMAT",
+    help=f"Format of the logs, {', '.join(LIBRARIES)}. Default: detected from each log.",
 )
 @click.option(
     "--map",

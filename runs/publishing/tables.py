@@ -88,7 +88,9 @@ def answer_rows(experiment: Experiment) -> pd.DataFrame:
     answers = frame[[name for name in COLUMNS if name in frame]].copy()
     for column, prefix in (("scores", "score/"), ("traits", "trait/")):
         names = {name: name.removeprefix(prefix) for name in frame.columns if name.startswith(prefix)}
-        answers[column] = text_of(frame[[*names]].rename(columns=names)).splitlines()[: len(frame)]
+        # Not splitlines, which also splits at characters that JSON leaves as they are, such as U+2028.
+        texts = text_of(frame[[*names]].rename(columns=names)).split("\n")[: len(frame)]
+        answers[column] = texts if names else "{}"
     return answers
 
 

@@ -123,7 +123,7 @@ def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diver
 def test_an_accuracy_needs_no_evaluation_before_training(tmp_path: Path) -> None:
     """With `evaluate.before = false`. A gain needs it."""
     row = {"step": 4, "eval/test/greedy/correct": 0.75, "eval/test/sampled/correct": 0.6}
-    loaded = experiment(tmp_path, dict.fromkeys((A1, A2, B1, B2), [row]))
+    loaded = experiment(tmp_path, {run: [row] for run in (A1, A2, B1, B2)})
     assert values_of(loaded, "accuracy:sampled", {})[A1] == 0.6
     assert math.isnan(values_of(loaded, "gain:sampled", {})[A1])
 

@@ -17,7 +17,7 @@ from grpobench.analysis.profile import kept as profile_kept
 from grpobench.analysis.runfolder import files as log_files
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.theory import comparison
-from grpobench.runs.importing.readers import columns, console, trl
+from grpobench.runs.importing.readers import columns, console, json_logs, trl
 from grpobench.runs.models import sizes
 from grpobench.runs.prepare.demonstrations import read_answers
 from grpobench.runs.runfolder.logs import LogFile as RunLog
@@ -52,7 +52,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "log.csv": columns.read_csv,
     "log.jsonl": columns.read_jsonl,
     "console.log": lambda path: console.read(path, "verl"),
-    "logger.jsonl": console.read_file_logger,
+    "logger.jsonl": lambda path: json_logs.read(path, "verl"),
     "trainer_state.json": trl.read,
     "config.json": lambda path: sizes.count_weights(str(path.parent)),
 }
