@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test
 from grpobench.analysis.measure import Measure
+from grpobench.analysis.tools.text import RATE_SUFFIX
 
 LEVEL_OF: Mapping[str, str] = {
     "gain": "accuracy",
@@ -55,6 +56,28 @@ def mismatches(finding: Finding) -> Iterator[str]:
                         f"{test.outcome}: add a [[{kind}]] of {test.outcome} for this test, or give this one "
                         f"`tests` without it"
                     )
+
+
+def without_peaks(finding: Finding) -> Iterator[str]:
+    """Messages on tests of best rates without a check that the outcome of each arm depends on the rate. The
+    best rate on a flat curve is chance, which is in the middle of every grid, so that arms look alike."""
+    for test in finding.test:
+        measure = Measure.read(test.outcome)
+        if measure.kind != "best_rate" or test.also:
+            continue
+        checks = [check for check in finding.check if not check.tests or test.name in check.tests]
+        for arm in test.contrast:
+            if not any(check.outcome == measure.argument and _compares_rates(check, arm) for check in checks):
+                yield (
+                    f"test {test.name!r} compares best rates of {arm}, which a curve without a peak has "
+                    f"anywhere: add a [[check]] of {measure.argument} between {arm} and {arm}{RATE_SUFFIX}M, "
+                    "where M is one of the recipe's rates"
+                )
+
+
+def _compares_rates(check: Check, arm: str) -> bool:
+    """Whether a check compares an arm with the same arm at another learning rate."""
+    return arm in check.contrast and any(name.startswith(arm + RATE_SUFFIX) for name in check.contrast)
 
 
 def _must_be_alike(part: Check | Control) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.findings.attachment import mismatches
+from grpobench.analysis.findings.attachment import mismatches, without_peaks
 from grpobench.analysis.findings.bases import split_arm
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers, reads_rates
 from grpobench.analysis.tools.text import RATE_SUFFIX
@@ -141,7 +141,7 @@ def read_finding(source: str) -> FindingFile:
     about = _about(about_entries, tests, faults)
     expected_sd = _expected_sd(sd_entries, tests, faults)
     if not isinstance(finding, strict.Bad):
-        faults += mismatches(finding)
+        faults += [*mismatches(finding), *without_peaks(finding)]
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
     return FindingFile(finding, scales, text, path.parent, **remarks, expected_sd=expected_sd, about=about)

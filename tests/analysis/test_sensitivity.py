@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grpobench.analysis.findings import description, rule
-from grpobench.analysis.findings.attachment import mismatches
+from grpobench.analysis.findings.attachment import mismatches, without_peaks
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.record import Record, Registration, read_kept
@@ -161,6 +161,21 @@ def test_a_control_must_measure_what_its_test_measures(
     mismatched = list(mismatches(finding(*tests, **changes)))
     assert len(mismatched) == len(faults)
     assert all(fault in message for fault, message in zip(faults, mismatched, strict=True))
+
+
+def test_best_rates_are_compared_only_where_curves_have_a_peak() -> None:
+    test = replace(question(), outcome="best_rate:accuracy", unit="octaves")
+    peaks = [
+        check(name=f"peak of {arm}", outcome="accuracy", contrast={arm: 1, f"{arm}+rate-x0.25": -1})
+        for arm in test.contrast
+    ]
+    assert not [*without_peaks(finding(test, check=tuple(peaks)))]
+    secondary = replace(test, name="other", also=True)
+    assert not [*without_peaks(finding(question(), secondary))]
+    (fault,) = without_peaks(finding(test, check=tuple(peaks[:1])))
+    assert "add a [[check]] of accuracy between b and b+rate-xM" in fault
+    elsewhere = (replace(peaks[0], outcome="equal:tokens"), replace(peaks[1], tests=("other",)))
+    assert len([*without_peaks(finding(test, secondary, check=elsewhere))]) == 2
 
 
 def test_a_check_has_two_sides_and_fails_without_a_number() -> None:
