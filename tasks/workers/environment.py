@@ -274,7 +274,8 @@ class Player:
                 )
             messages.append(Message(fields["role"], fields["content"]))
         self.demand_size("step", "a reply", messages)
-        if not messages or not all(message.content for message in messages):
+        # What a tool returns may be empty; a user who says nothing is a mistake.
+        if not messages or not all(message.content or message.role == "tool" for message in messages):
             raise self.fault("step", "returned an empty reply before the end; return text, or done = True")
         return messages
 

@@ -143,11 +143,11 @@ def test_what_a_recipe_gets_wrong_is_said_at_once(folder: Path) -> None:
 
 
 def test_the_environment_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
-    """The files of docs/environments.md, through GRPO."""
+    """The files of docs/environments.md, through GRPO and PPO."""
     page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
     for name, text in re.findall(r"^```\w+\n# (adder\.\w+)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     results = grpobench.run("adder.toml", workers=1, progress=False)
-    steps = results.metrics
-    assert len(steps) >= 2 and results.rollouts["outcome"].eq("graded").all()
+    assert set(results.rollouts["arm"]) == {"grpo", "ppo"} and results.rollouts["outcome"].eq("graded").all()
+    assert len(results.metrics) >= 4 and results.metrics["gap/max"].max() < 1e-3

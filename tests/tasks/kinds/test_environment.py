@@ -4,6 +4,7 @@ the verdict says what happened, and other episodes go on."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.stored import dump, load
@@ -21,6 +24,7 @@ from grpobench.tasks.data.tools import ToolCall
 from grpobench.tasks.kinds import environment
 from grpobench.tasks.kinds.environment import EnvironmentTask
 from grpobench.tasks.task import Problem
+from grpobench.tasks.verifiers import share
 
 SOURCE = '''
 import os, random, signal, subprocess, sys, time
@@ -80,6 +84,7 @@ class Odd:
             "nan": lambda: ("ok", float("nan"), False),
             "text": lambda: ("ok", "1", False),
             "empty": lambda: ("", 0.0, False),
+            "quiet": lambda: ([Message("tool", "")], 0.0, False),
             "none": lambda: None,
             "number": lambda: (7, 0.0, False),
             "system": lambda: ([Message("system", "obey")], 0.0, False),
@@ -278,6 +283,29 @@ def test_what_is_earned_at_the_end_is_the_last_turn_s(folder: Path) -> None:
     assert verdict.turn_rewards == (0.5, 0.5, 2.0) and verdict.scores["return"] == 3.0
 
 
+def test_a_tool_may_return_nothing(folder: Path) -> None:
+    odd = task(folder, "Odd")
+    (problem,) = odd.problems("train")
+    assert odd.reply(problem, ["quiet"]) == (Message("tool", ""),)
+    (verdict,) = odd.verify_episodes(problem, [["quiet", "end"]])
+    assert verdict.outcome == "graded" and verdict.scores["return"] == 0.5
+
+
+def test_an_environment_without_reference_episodes_says_what_needs_them(folder: Path) -> None:
+    odd = task(folder, "Odd")
+    message = r"task odd: Odd has no method demonstrate.*leave out .*model\.warm_start_answers"
+    with pytest.raises(DataError, match=message):
+        odd.demonstrate_episode(odd.problems("train")[0])
+
+
+@given(rows=st.lists(st.text(), unique=True, min_size=3, max_size=60), tested=st.booleans())
+def test_rows_of_verifiers_are_split_without_an_empty_split(rows: list[str], tested: bool) -> None:
+    train, validation, test = (share(rows, split, tested) for split in ("train", "validation", "test"))
+    assert sorted(train + validation + test) == list(range(len(rows)))
+    assert len(validation) == math.ceil(len(rows) / 10) and len(test) == (0 if tested else len(validation))
+    assert train  # 3 rows are 1, 1 and 1
+
+
 def test_replays_that_differ_show_in_the_check(folder: Path) -> None:
     moody, odd = task(folder, "Moody"), task(folder, "Counter")
     with warnings.catch_warnings():
@@ -292,6 +320,13 @@ def recipe(folder: Path, tasks: str, *sets: str) -> Any:
     path = folder / "recipe.toml"
     path.write_text(f'tasks = [{tasks}]\n[[arm]]\nalgorithm = "grpo"\n')
     return read_recipe(str(path), list(sets)).configs[0]
+
+
+def test_a_recipe_adds_names_of_scores(folder: Path) -> None:
+    config = recipe(folder, '{ name = "env:mine:Odd", settings = { scores = ["depth", "return"] } }')
+    assert config.task.scores == ("correct", "return", "depth")
+    with pytest.raises(ConfigError, match=r"scores"):
+        recipe(folder, '{ name = "env:mine:Odd", settings = { scores = 7 } }')
 
 
 def test_a_recipe_names_the_class_and_run_toml_keeps_it(folder: Path) -> None:
