@@ -111,7 +111,8 @@ def test_an_episode_is_that_of_the_package(
     adder = task(folder, f'kind = "{kind}"')
     problem = next(
         problem
-        for problem in adder.problems("train")
+        for split in adder.splits
+        for problem in adder.problems(split)
         if problem.text.endswith("\n\n2 + 2 =") or problem.text == "2 + 2 ="
     )
     role = "tool" if kind == "tools" else "user"
