@@ -28,6 +28,8 @@ ROWS_BYTES: Final = 2**28
 NEEDED: Final = ("problems", "reset", "step")
 """Methods that an environment must have."""
 REPLY_ROLES: Final = ("user", "tool")
+SILENCE: Final = "none"
+"""The reply of a tool that returned an empty text."""
 
 
 class Environment(Protocol):
@@ -272,10 +274,11 @@ class Player:
                 raise self.fault(
                     "step", f"returned a message of {fields['role']!r:.40}, expected text of user or tool"
                 )
-            messages.append(Message(fields["role"], fields["content"]))
+            # What a tool returns may be empty, but a reply without tokens would join two turns into one.
+            silent = fields["role"] == "tool" and not fields["content"]
+            messages.append(Message(fields["role"], SILENCE if silent else fields["content"]))
         self.demand_size("step", "a reply", messages)
-        # What a tool returns may be empty; a user who says nothing is a mistake.
-        if not messages or not all(message.content or message.role == "tool" for message in messages):
+        if not messages or not all(message.content for message in messages):
             raise self.fault("step", "returned an empty reply before the end; return text, or done = True")
         return messages
 

@@ -286,7 +286,7 @@ def test_what_is_earned_at_the_end_is_the_last_turn_s(folder: Path) -> None:
 def test_a_tool_may_return_nothing(folder: Path) -> None:
     odd = task(folder, "Odd")
     (problem,) = odd.problems("train")
-    assert odd.reply(problem, ["quiet"]) == (Message("tool", ""),)
+    assert odd.reply(problem, ["quiet"]) == (Message("tool", "none"),)
     (verdict,) = odd.verify_episodes(problem, [["quiet", "end"]])
     assert verdict.outcome == "graded" and verdict.scores["return"] == 0.5
 
