@@ -66,6 +66,7 @@ NAMES = (
     "real",
     "flowrl",
     "gigpo",
+    "gagpo",
     "echo",
     "chord",
     "vapo",

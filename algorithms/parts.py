@@ -178,6 +178,14 @@ def sequence_mean(value: Tokenwise, written: torch.Tensor) -> Rowwise:
     return mean
 
 
+def turn_mean(value: Tokenwise, written: torch.Tensor) -> Tokenwise:
+    """Mean over each turn's tokens, at all of them, (B, T); 0 on tokens that the policy did not write."""
+    begins = written & ~torch.nn.functional.pad(written, (1, 0))[:, :-1]
+    # Group 0 is what the policy did not write. `Turns` would wait for the device in every micro-batch.
+    number = begins.flatten().cumsum(0).view(written.shape) * written
+    return group_mean((value * written).flatten(), number.flatten()).view(value.shape)
+
+
 def clip_shares(
     ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float
 ) -> dict[str, torch.Tensor]:

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.a_star_po import AStarPO
 from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, Rows, Signal
+from grpobench.algorithms.gagpo import GAGPO
 from grpobench.algorithms.kto import KTO
 from grpobench.algorithms.modifiers import METRICS, Modified, Modifiers
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
@@ -169,6 +170,9 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "gigpo-history": registry["gigpo"](anchor="history", step_weight=2.0, discount=0.5, ddof=0),
         "gigpo-rewards": registry["gigpo"](turn_rewards=0.5),
         "gigpo-kl-reward": registry["gigpo"](beta=0.1, kl_placement="reward"),
+        "gagpo-reply": registry["gagpo"](anchor="reply", trace=0.0, scale="batch", averaging="token_mean"),
+        "gagpo-rewards": registry["gagpo"](turn_rewards=0.5, discount=0.5, trace=1.0, beta=0.0),
+        "gagpo-kl-advantage": registry["gagpo"](beta=0.1, kl_placement="advantage", dual_clip=1.3),
         "echo-token_mean": registry["echo"](reply_weight=2.0, averaging="token_mean", beta=0.1),
         "gvpo-strict": registry["gvpo"](temperature=2.0),
         "spo-beta": registry["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
@@ -764,7 +768,7 @@ def without_signal(algorithm: Algorithm[Any], reward: float) -> float:
         reward = 0.0  # the end of a longest completion is not compared
     # `offset` is a constant baseline: only a reward that equals it is without signal
     reward = getattr(algorithm, "offset", reward)
-    if getattr(algorithm, "step_weight", 0) or credits_turns(algorithm):
+    if getattr(algorithm, "step_weight", 0) or isinstance(algorithm, GAGPO) or credits_turns(algorithm):
         reward = 0.0  # a discount tells episodes of more turns apart
     return reward
 
@@ -878,12 +882,14 @@ def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorith
     assert totals[0] == pytest.approx(totals[1], rel=1e-12, nan_ok=True)
 
 
-@by_default
+@pytest.mark.parametrize(
+    "algorithm", [case for case in by_default.args[1] if not isinstance(case.values[0], GAGPO)]
+)
 def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None:
     """An episode with tool output trains like the same tokens of the policy alone: the same advantages (so
     GAE steps over replies), weights, loss, gradient, pairs and metrics. In the third group row 7 is shorter
     than row 8 only when its reply is not counted, which decides who is paired with whom. Turns by themselves
-    are left out: without replies there are none."""
+    are left out, and GAGPO, which has nothing else: without replies there are none."""
     algorithm = blind_to_turns(algorithm)
     batch = rollouts(
         [[7, 4, 0, 1], [9, 5, 1], [8, 6, 5, 7]],
