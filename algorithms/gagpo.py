@@ -45,7 +45,7 @@ class GAGPO(GroupNormalized, ClippedRatio):
         "A state is known by what stands before the turn, as in gigpo, whose page says how that and episodes "
         "as rows differ from verl-agent. A KL that is subtracted from advantages stays that of each token. "
         "The deviation has one degree of freedom less (ddof = 1), UCOB's none. γ and λ are UCOB's defaults; "
-        "clip range and β are those of GiGPO's script, which a summary does not contradict. UCOB's trainer "
+        "clip range and β are those of GiGPO's script, since the paper's could not be read. UCOB's trainer "
         "hands the estimator the reward of the whole episode as that of each of its turns; here, as its "
         "formula says, a turn has its own."
     )
@@ -76,7 +76,8 @@ class GAGPO(GroupNormalized, ClippedRatio):
     discount: float = 0.95
     """γ: what a reward loses by each turn that it is away."""
     trace: float = 0.8
-    """λ: with 0 a turn is credited with the rise of the value until the next one, with 1 with C_k."""
+    """λ: with 0 a turn is credited with the rise of the value until the next turn, with 1 with its return
+    less its state's value."""
     anchor: Anchor = "exchange"
     """What tells the state before a turn: the environment's last reply, the exchange of the policy's last
     turn and the reply to it, or the whole history."""
