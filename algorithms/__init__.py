@@ -58,6 +58,7 @@ NAMES = (
     "kl_cov",
     "entropy_mask",
     "dppo",
+    "bpo",
     "kimi",
     "dro",
     "rebel",
