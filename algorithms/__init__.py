@@ -48,6 +48,7 @@ NAMES = (
     "fipo",
     "cispo",
     "gapo",
+    "exppo",
     "gmpo",
     "sapo",
     "luspo",

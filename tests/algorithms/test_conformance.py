@@ -239,6 +239,8 @@ def ratios() -> dict[str, Algorithm[Any]]:
         "gapo-wide": registry["gapo"](clip_low=0.05, clip_high=0.2, beta=0.1),
         "gapo-token": registry["gapo"](level="token", clip_low=0.2, clip_high=0.28, averaging="token_mean"),
         "gapo-kl-advantage": registry["gapo"](beta=0.1, kl_placement="advantage"),
+        "exppo-strong": registry["exppo"](strength=0.9, beta=0.1, averaging="token_mean"),
+        "exppo-kl-reward": registry["exppo"](beta=0.1, kl_placement="reward"),
         "bpo-tight": registry["bpo"](clip_low=0.02, clip_high=0.02, ratio_cap=1.01, beta=0.1),
         "bpo-kl-advantage": registry["bpo"](beta=0.1, kl_placement="advantage", averaging="token_mean"),
         "gmpo-tight": registry["gmpo"](clip_low=0.05, clip_high=0.1),
