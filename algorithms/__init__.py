@@ -73,6 +73,7 @@ NAMES = (
     "chord",
     "vapo",
     "sao",
+    "pact",
     "spo",
     "rae",
     "cora",

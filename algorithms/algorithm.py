@@ -237,7 +237,7 @@ class Algorithm(ABC, Generic[S]):
 
     The harness never asks which algorithm it runs. It calls `compute_signal` once per rollout batch,
     `loss_weights` once per minibatch and `loss` once per micro-batch, and adds up ``(loss.terms *
-    weights).sum()``."""
+    weights).sum()``. An algorithm with several `phases` has the last two per phase."""
 
     name: ClassVar[str]
     label: ClassVar[str] = ""
@@ -352,6 +352,16 @@ class Algorithm(ABC, Generic[S]):
     def updated_roles(self, step: int) -> tuple[Role, ...]:
         """Roles that this step (from 1) updates; a critic's warm-up leaves the policy out."""
         return self.trained_roles
+
+    def phases(self, step: int) -> tuple[tuple[Role, ...], ...]:
+        """The `updated_roles` in the order of their updates: the roles of a phase make all of the step's
+        updates before those of the next one begin. By default all are updated together."""
+        return (self.updated_roles(step),)
+
+    def realign(self, batch: Batch, signal: S, models: Models) -> S:
+        """The signal of the next phase of a step, given the models as the phases before it left them; in the
+        same row groups. Called without gradient."""
+        return signal
 
     def synchronize(self, step: int) -> float:
         """How far the reference moves toward the policy after this step: 0 keeps it, 1 copies the policy."""

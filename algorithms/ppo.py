@@ -158,7 +158,7 @@ class PPO(Algorithm[CriticTargets]):
     def compute_signal(self, batch: Batch, models: Models) -> CriticTargets:
         reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
         # Masked, so that values of padding and tool output enter neither returns nor metrics.
-        value = models.forward(self._values, batch).value * batch.completion_mask
+        value = self.expectation(models.forward(self._values, batch).value) * batch.completion_mask
         reward = self._token_reward(batch, reference)
         # Returns before whitening: the critic must learn rewards in their unit, not whitened advantages.
         written, steps = batch.completion_mask, self.steps(batch.completion_mask)
@@ -167,6 +167,10 @@ class PPO(Algorithm[CriticTargets]):
         if self.whiten:
             advantage = parts.whiten(advantage, written)
         return CriticTargets(parts.rows(batch), advantage, returns, value, reference)
+
+    def expectation(self, value: Tokenwise) -> Tokenwise:
+        """The reward to go that an output of the critic stands for."""
+        return value
 
     def _token_reward(self, batch: Batch, reference: Tokenwise) -> Tokenwise:
         """The completion's reward at its last token, of which the turns' part is at theirs, less each token's
@@ -221,8 +225,10 @@ class PPO(Algorithm[CriticTargets]):
         }
 
     def loss(self, batch: Batch, signal: CriticTargets, now: Mapping[Role, ModelOutput]) -> Loss:
-        terms, metrics = self._value_terms(signal, now[self._values].value)
-        terms = self.value_coefficient * terms
+        terms, metrics = torch.zeros_like(signal.returns), dict[str, torch.Tensor]()
+        if self._values in now:  # absent in updates of the policy alone
+            error, metrics = self._value_terms(signal, now[self._values].value)
+            terms = self.value_coefficient * error
         if "policy" in now:  # absent while the critic is warmed up
             logp = now["policy"].logp
             gain = self.gain(batch, signal.advantage, logp)

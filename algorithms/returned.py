@@ -134,19 +134,26 @@ def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
     return signal
 
 
-def demand_signal(algorithm: Algorithm[Any], batch: Batch, signal: object) -> None:
-    """Check what `compute_signal` returned for a batch."""
+def realign(algorithm: Algorithm[S], batch: Batch, signal: S, models: Models) -> S:
+    """`algorithm.realign`, after a check that it is a signal for the same row groups."""
+    aligned = algorithm.realign(batch, signal, models)
+    demand_signal(algorithm, batch, aligned, "realign")
+    if not torch.equal(aligned.row_group, signal.row_group):
+        raise refusal(algorithm, "realign", "other row groups", "those of the signal that it got")
+    return aligned
+
+
+def demand_signal(
+    algorithm: Algorithm[Any], batch: Batch, signal: object, method: str = "compute_signal"
+) -> None:
+    """Check the signal that a method returned for a batch."""
     rows, longest = batch.completion.shape
     device = batch.completion.device
     if not isinstance(signal, Signal):
-        raise refusal(
-            algorithm, "compute_signal", described(signal), "a Signal, such as Advantage(row_group, ...)"
-        )
+        raise refusal(algorithm, method, described(signal), "a Signal, such as Advantage(row_group, ...)")
     if algorithm.has_advantages and not hasattr(signal, "advantage"):
-        raise refusal(
-            algorithm, "compute_signal", f"a {type(signal).__name__} without advantage", "one with it"
-        )
-    check = functools.partial(demand, algorithm, "compute_signal", device=device)
+        raise refusal(algorithm, method, f"a {type(signal).__name__} without advantage", "one with it")
+    check = functools.partial(demand, algorithm, method, device=device)
     check("row_group", signal.row_group, (rows,), integers=True)
     signal_type: Any = type(signal)
     for name, kind in kinds(signal_type).items():
@@ -158,11 +165,9 @@ def demand_signal(algorithm: Algorithm[Any], batch: Batch, signal: object) -> No
             absent = () if name == "advantage" else ((rows, 0),)
             check(name, value, (rows, longest), *absent)
         elif kind == "Tensor" and not isinstance(value, torch.Tensor):
-            raise refusal(
-                algorithm, "compute_signal", f"{name} {described(value)}", f"a tensor of {rows} rows"
-            )
+            raise refusal(algorithm, method, f"{name} {described(value)}", f"a tensor of {rows} rows")
         elif isinstance(value, torch.Tensor) and value.shape[:1] != (rows,):
-            raise refusal(algorithm, "compute_signal", f"{name} {tuple(value.shape)}", f"{rows} rows")
+            raise refusal(algorithm, method, f"{name} {tuple(value.shape)}", f"{rows} rows")
 
 
 @functools.cache

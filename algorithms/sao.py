@@ -74,10 +74,14 @@ class SAO(VAPO):
             raise ValueError("dual_clip: clip_low and clip_high bound the ratio on both sides already; use 0")
 
     def gain(self, batch: Batch, advantage: Tokenwise, logp: Tokenwise) -> Loss:
-        log_ratio = logp - batch.sampler_logp
-        ratio = log_ratio.detach().exp()
-        below, above = ratio <= 1 - self.clip_low, ratio >= 1 + self.clip_high
-        outside = below | above
-        # Masked before the exponential: its gradient would be 0 times infinity where the ratio overflows.
-        terms = (advantage * log_ratio.masked_fill(outside, 0.0).exp()).masked_fill(outside, 0.0)
-        return Loss(terms, {"policy/below_range": below.float(), "policy/above_range": above.float()})
+        return gain_in_range(logp - batch.sampler_logp, advantage, self.clip_low, self.clip_high)
+
+
+def gain_in_range(log_ratio: Tokenwise, advantage: Tokenwise, low: float, high: float) -> Loss:
+    """Ratio times advantage where 1 − low < ratio < 1 + high, else 0, unreduced, with `RANGE_METRICS`."""
+    ratio = log_ratio.detach().exp()
+    below, above = ratio <= 1 - low, ratio >= 1 + high
+    outside = below | above
+    # Masked before the exponential: its gradient would be 0 times infinity where the ratio overflows.
+    terms = (advantage * log_ratio.masked_fill(outside, 0.0).exp()).masked_fill(outside, 0.0)
+    return Loss(terms, {"policy/below_range": below.float(), "policy/above_range": above.float()})

@@ -51,6 +51,22 @@ class Updated:
     """Why the weights are not finite any more; empty: they are."""
 
 
+@dataclass(frozen=True)
+class PlannedUpdate:
+    """An update of a step."""
+
+    phase: int
+    number: int
+    """In its phase, from 0."""
+    updates: int
+    """In its phase."""
+    roles: Sequence[Role]
+    rows: torch.Tensor
+    signal: Signal
+    """Of all rows."""
+    old_logp: OldLogp
+
+
 @dataclass
 class Differentiated:
     """The sums over the micro-batches of a minibatch. The models hold the sums of the gradients."""
@@ -93,28 +109,28 @@ class Updater:
         experts: Batch | None = None,
     ) -> Updated:
         """All optimizer updates of a step. `experts` are expert completions, dealt to its updates."""
-        roles, scale = self.algorithm.updated_roles(step), self.schedule.scale(step)
-        # All of them now: log π_old of the later ones is computed before the first update.
-        plan = [*self._minibatches(batch, signal, step)]
-        old_logp = self._old_logp(batch, signal, plan, roles)
+        scale = self.schedule.scale(step)
         norms: dict[str, list[float]] = {}
         updated = Updated()
-        for number, rows in enumerate(plan):
+        for planned in self._planned(batch, signal, step):
+            number, rows, roles, trained = planned.number, planned.rows, planned.roles, self.trained
             # The first minibatch is computed with the weights that sampled (without a lag), so only its gap
             # is the sampler's error; every later one also has the distance that the updates have gone.
             first_logp: LogpOfRows | None = [] if self._on_policy(roles) and number == 0 else None
             loss = self.accumulate(
-                old_logp.minibatch(number),
-                signal[rows],
+                planned.old_logp.minibatch(number),
+                planned.signal[rows],
                 roles,
                 tally,
                 first_logp,
                 None if correction is None else correction[rows],
-                old_logp.of_first_update(number),
-                dealt(experts, number, len(plan)) if "policy" in roles else None,
+                planned.old_logp.of_first_update(number),
+                dealt(experts, number, planned.updates) if "policy" in roles else None,
             )
+            if planned.phase:  # the same tokens again, for other roles
+                self.trained = trained
             if number == 0:
-                old_logp.keep_up_with_budget()
+                planned.old_logp.keep_up_with_budget()
             if first_logp:
                 updated.row |= check_gap(
                     gap_metrics(first_logp), allowed_gap(self.sampler, self.models, self.config.sampler)
@@ -125,13 +141,25 @@ class Updater:
                 updated.ruined += f" after an update of step {step}"
                 break
         updated.row |= {name: sum(values) / len(values) for name, values in norms.items()}
-        for role in roles:
+        for role in self.algorithm.updated_roles(step):
             updated.row[f"learning_rate/{role}"] = self.models.optimizers[role].learning_rate * scale
         updated.row["grad/nonfinite"] = float(updated.left_out)
         if self.loss_scale:
             updated.row["grad/overflow"] = float(updated.overflows)
             updated.row["grad/loss_scale"] = self.loss_scale.value
         return updated
+
+    def _planned(self, batch: Batch, signal: Signal, step: int) -> Iterator[PlannedUpdate]:
+        """The updates of a step. What a phase begins with is computed when the one before it is over."""
+        plan = [*self._minibatches(batch, signal, step)]
+        for phase, roles in enumerate(self.algorithm.phases(step)):
+            if phase:
+                with self.clock("forward"), torch.no_grad():
+                    signal = returned.realign(self.algorithm, batch, signal, self.models)
+            # All of them now: log π_old of the later ones is computed before the first update.
+            old_logp = self._old_logp(batch, signal, plan, roles)
+            for number, rows in enumerate(plan):
+                yield PlannedUpdate(phase, number, len(plan), roles, rows, signal, old_logp)
 
     def _minibatches(self, batch: Batch, signal: Signal, step: int) -> Iterator[torch.Tensor]:
         """The rows of every update of a step."""

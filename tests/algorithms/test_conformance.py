@@ -28,6 +28,7 @@ from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, 
 from grpobench.algorithms.gagpo import GAGPO
 from grpobench.algorithms.kto import KTO
 from grpobench.algorithms.modifiers import METRICS, Modified, Modifiers
+from grpobench.algorithms.pact import PACT
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
 from grpobench.algorithms.rae import RAE
 from grpobench.algorithms.rft import RFT
@@ -283,6 +284,9 @@ def ratios() -> dict[str, Algorithm[Any]]:
         ),
         "sao-trained": registry["sao"](critic_warmup=0, clip_low=0.1, clip_high=0.2),
         "sao-shared": registry["sao"](critic_warmup=0, critic="shared", nll=0.1, beta=0.1, gae="turn"),
+        "pact-warmup": registry["pact"](critic_warmup=1),
+        "pact-clip": registry["pact"](bounds="clip", clip_low=0.1, clip_high=0.1, trace=0.5, beta=0.1),
+        "pact-turns": registry["pact"](gae="turn", trace=0.0, averaging="sequence_mean"),
         "ipo-token": registry["ipo"](compare="token", nll=0.5),
     }
 
@@ -760,6 +764,8 @@ def without_signal(algorithm: Algorithm[Any], reward: float) -> float:
     """A reward, this one if possible, that is no signal where all have it."""
     if len(algorithm.trained_roles) > 1:
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
+    if isinstance(algorithm, PACT):
+        reward = 0.5  # what a critic of zeros expects
     if isinstance(algorithm, RAE):
         reward = 0.0  # its averages begin there
     if isinstance(algorithm, RFT):
