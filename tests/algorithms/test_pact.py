@@ -95,11 +95,11 @@ def test_target_is_the_value_of_the_new_policys_token_and_the_old_ones_rest() ->
 def test_advantages_are_rewards_minus_values_and_credit_is_their_change() -> None:
     made, logit = batch(), drawn(4)
     value = logit.sigmoid()
-    whole, token, turn = (
+    to_go, token, turn = (
         before(PACT(**settings), made, logit).advantage
         for settings in ({}, {"trace": 0.0}, {"trace": 0.0, "gae": "turn"})
     )
-    close(whole, (made.reward[:, None] - value) * made.completion_mask)
+    close(to_go, (made.reward[:, None] - value) * made.completion_mask)
     for row in range(len(made)):
         written = made.completion_mask[row].nonzero().flatten().tolist()
         following = [float(value[row, t]) for t in written[1:]] + [float(made.reward[row])]
@@ -130,11 +130,11 @@ def test_rewards_of_another_range_are_the_same_problem() -> None:
     made, logit, logp = batch(), drawn(4), batch().old_logp + drawn(3, 0.3)
     wide = dataclasses.replace(made, reward=4 * made.reward - 1)
     plain, scaled = PACT(), PACT(min_reward=-1.0, max_reward=3.0)
-    one, other = before(plain, made, logit), before(scaled, wide, logit)
-    close(other.advantage, 4 * one.advantage)
+    signal, wide_signal = before(plain, made, logit), before(scaled, wide, logit)
+    close(wide_signal.advantage, 4 * signal.advantage)
     losses = [
-        critic_loss(algorithm, rows, after(algorithm, rows, signal, logp), drawn(5))
-        for algorithm, rows, signal in ((plain, made, one), (scaled, wide, other))
+        critic_loss(algorithm, rows, after(algorithm, rows, first, logp), drawn(5))
+        for algorithm, rows, first in ((plain, made, signal), (scaled, wide, wide_signal))
     ]
     close(*losses)
     with pytest.raises(ValueError, match="min_reward and max_reward"):
