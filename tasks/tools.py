@@ -8,7 +8,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from grpobench.tasks.data.tools import Tool, ToolCall
 from grpobench.tasks.kinds.generated import distinct
@@ -199,6 +199,13 @@ def followed(table: str, key: int) -> Iterator[tuple[ToolCall, int]]:
         key = product
 
 
+def truth(table: str, start: int, horizon: int) -> dict[str, Any]:
+    """What a problem's verdict and values need: its table, the calls of its chain, the answer."""
+    chain = [step for step, _ in zip(followed(table, start), range(horizon - 1), strict=False)]
+    calls = [[call.name, dict(call.arguments)] for call, _ in chain]
+    return {"table": table, "calls": calls, "answer": chain[-1][1]}
+
+
 @cache
 def _problems(task: Tools, split: Split) -> tuple[Problem, ...]:
     rules = RULES.format(turns=task.turns)
@@ -208,12 +215,11 @@ def _problems(task: Tools, split: Split) -> tuple[Problem, ...]:
     def draw(rng: random.Random) -> Problem:
         table = "".join(rng.choices(string.ascii_lowercase, k=5))
         start = rng.randint(100, MODULUS - 1)
-        chain = [step for step, _ in zip(followed(table, start), range(task.horizon - 1), strict=False)]
-        calls = [[call.name, dict(call.arguments)] for call, _ in chain]
+        prompt = task.prompt(f"table {table} start {start}\n", rules, f"Table {table}, first key {start}.")
         return Problem(
             f"{table}-{start}",
-            task.prompt(f"table {table} start {start}\n", rules, f"Table {table}, first key {start}."),
-            {"table": table, "calls": calls, "answer": chain[-1][1]},
+            prompt,
+            truth(table, start, task.horizon),
             {"difficulty": float(task.horizon), "category": f"{task.horizon} turns"},
         )
 

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,9 +20,13 @@ from grpobench.algorithms.algorithm import Batch, Models, Rowwise, Tokenwise
 from grpobench.algorithms.curriculum import Curriculum, Shuffled, Study
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.rgra import RGRA
+from grpobench.algorithms.turns import turns_of
 from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.arithmetic import apply, parse
+from grpobench.tasks.kinds.tool_use import Chances
+from grpobench.tasks.task import Problem
+from grpobench.tasks.tools import Tools, truth
 
 STEP = re.compile(r"(-?\d+)([-+*])(\d+)=(-?\d+)")
 """One step of a chain: what is left of the sign, the sign, what is right of it, the result."""
@@ -123,6 +129,75 @@ def graded_steps(prompt: str, completion: str) -> tuple[list[bool], list[int]]:
         right.append(is_next_operation and result == apply(sign, left, by))
         value = result
     return right, of_step[: len(chain)]
+
+
+CHAIN = re.compile(r"table ([a-z]+) start (\d+)")
+"""The prompt of a problem of `tools` in the short notation."""
+
+
+@dataclass(frozen=True)
+class KnownValues(GRPO):
+    """GRPO on chains of tool calls, whose critic is the oracle of the task `tools`: PPO's one-step advantage
+    (λ = 0) with exact values instead of learned ones.
+
+    A turn's advantage is its reward without luck, plus the value of the state after it, minus that of the
+    state before (`ToolUse.credits`), whitened over the batch's tokens as PPO does. The values are those of a
+    policy whose chances of right, wasted, malformed and wrong turns are the batch's own.
+
+    Degenerate case: where all turns are worth the same, all advantages are 0.
+    """
+
+    name = "known_values"
+    summary = "GRPO on chains of tool calls with the oracle's advantage of each turn"
+    formula = "A_t = (c_k − mean c) / std c for t in turn k,  c_k = r_k + V_{k+1} − V_k without luck"
+    departures = "an oracle; for findings only; reads the characters of the nano policies"
+
+    horizon: int = 4
+    """The task's, as the next four."""
+    spare: int = 4
+    luck: float = 0.0
+    price: float = 0.0
+    distractors: int = 0
+
+    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
+        turns = turns_of(batch.completion_mask)
+        prompts, texts = texts_of(batch)
+        episodes = [
+            turn_texts(text, written)
+            for text, written in zip(texts, batch.completion_mask.tolist(), strict=True)
+        ]
+        credit = [number for of_episode in self.credits(prompts, episodes) for number in of_episode]
+        return parts.whiten(turns.spread(batch.reward.new_tensor(credit)), batch.completion_mask)
+
+    def credits(self, prompts: Sequence[str], episodes: Sequence[Sequence[str]]) -> Sequence[Sequence[float]]:
+        """What each turn of each episode is worth."""
+        task = Tools(
+            horizon=self.horizon,
+            spare=self.spare,
+            luck=self.luck,
+            price=self.price,
+            distractors=self.distractors,
+        )
+        problems = []
+        for prompt in prompts:
+            if (asked := CHAIN.search(prompt)) is None:
+                raise ValueError(f"known_values: {prompt!r:.60} is no prompt of the task tools")
+            problems.append(Problem(prompt, prompt, truth(asked[1], int(asked[2]), self.horizon)))
+        moves: Counter[str] = Counter(
+            step.move
+            for problem, turns in zip(problems, episodes, strict=True)
+            for _, step in task.steps(problem, turns)
+        )
+        chances = Chances(*(moves[move] / max(1, moves.total()) for move in Chances._fields))
+        return [
+            task.credits(problem, turns, chances) for problem, turns in zip(problems, episodes, strict=True)
+        ]
+
+
+def turn_texts(text: str, written: Sequence[bool]) -> list[str]:
+    """The turns of an episode: the runs of its characters that the policy wrote."""
+    runs = itertools.groupby(zip(text, written, strict=False), key=lambda at: at[1])
+    return ["".join(character for character, _ in run) for by_policy, run in runs if by_policy]
 
 
 @dataclass(frozen=True)

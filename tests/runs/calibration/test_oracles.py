@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +19,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.rgra import RGRA
 from grpobench.runs.calibration.oracles import (
     KnownKinds,
+    KnownValues,
     OneSign,
     OnlyCategories,
     RewardedSteps,
@@ -22,6 +27,8 @@ from grpobench.runs.calibration.oracles import (
     graded_steps,
 )
 from grpobench.runs.models.nano import character_tokenizer
+from grpobench.tasks.task import Problem
+from grpobench.tasks.tools import Tools
 
 NOBODY: Any = SimpleNamespace()
 """Models, which none of these reads."""
@@ -95,6 +102,48 @@ def test_an_unsteady_baseline_is_off_by_one_number_per_group() -> None:
     again = UnsteadyBaseline(error=2.0).compute_signal(batch, NOBODY).advantage
     later = UnsteadyBaseline(error=2.0).compute_signal(dataclasses.replace(batch, step=2), NOBODY).advantage
     assert torch.equal(off, again) and not torch.equal(off, later)
+
+
+def played(task: Tools, problem: Problem, turns: Sequence[str]) -> tuple[str, list[bool]]:
+    """An episode in characters, and which of them the policy wrote."""
+    text, by_policy = "", []
+    for number, turn in enumerate(turns):
+        reply = task.reply(problem, turns[: number + 1]) or ""
+        text += f"{turn}\n{reply}"
+        by_policy += [True] * (len(turn) + 1) + [False] * len(reply)
+    return text, [*by_policy, True]  # the end token stands for itself
+
+
+def test_turns_of_tool_calls_get_the_tasks_own_credits() -> None:
+    """The credits of the task, which the oracle finds again from prompts and episodes in characters."""
+    task = Tools(horizon=4, spare=2, luck=0.5, wasted=0.3, wrong=0.1)
+    problem = task.problems("train")[0]
+    episodes = [task.draw_episode(problem, random.Random(number)) for number in range(8)]
+    texts = [played(task, problem, turns) for turns in episodes]
+    batch = written(str(problem.prompt), [text for text, _ in texts], [0.0] * 8)
+    mask = torch.zeros(batch.completion.shape, dtype=torch.bool)
+    for row, (_, by_policy) in enumerate(texts):
+        mask[row, : len(by_policy) - 1] = torch.tensor(by_policy[:-1])
+    batch = dataclasses.replace(batch, completion_mask=mask)
+    oracle = KnownValues(horizon=4, spare=2, luck=0.5)
+    advantage = oracle.compute_signal(batch, NOBODY).advantage
+    chances = task.measured(problem, episodes)
+    credit = torch.full(mask.shape, math.nan)
+    for row, turns in enumerate(episodes):
+        ends = [0, *itertools.accumulate(len(turn) + 1 for turn in turns)]
+        of_row = torch.full((int(mask[row].sum()),), math.nan)
+        for number, worth in enumerate(task.credits(problem, turns, chances)):
+            of_row[ends[number] : ends[number + 1]] = worth
+        credit[row, mask[row]] = of_row
+    of_policy = credit[mask]
+    assert of_policy.std() > 0.1, "turns differ in worth"
+    close(advantage[mask], (of_policy - of_policy.mean()) / of_policy.std(correction=0), rtol=1e-4, atol=1e-5)
+    assert not advantage[~mask].any()
+
+
+def test_the_oracle_of_tool_calls_refuses_another_task() -> None:
+    with pytest.raises(ValueError, match="is no prompt of the task tools"):
+        KnownValues().compute_signal(written("Q:7+8-19\nA:", ["#-4"], [1.0]), NOBODY)
 
 
 def test_only_problems_of_the_category_are_drawn_and_each_once_per_pass() -> None:
