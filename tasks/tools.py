@@ -7,7 +7,7 @@ import random
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, ClassVar
 
 from grpobench.tasks.data.tools import Tool, ToolCall
@@ -178,10 +178,16 @@ class Chain(World):
 
     def _draw(self, ticket: str, turn: int) -> str:
         """The sign of a ticket, which half of the letters win."""
-        order = random.Random(number_of(self.problem.id, "luck", turn)).sample(ALPHABET, len(ALPHABET))
-        wins = order.index(ticket) < len(order) // 2
+        wins = ticket in winners(self.problem.id, turn)
         self.luck += self.luck_of_call if wins else -self.luck_of_call
         return "+" if wins else "-"
+
+
+@lru_cache(1 << 16)  # an episode is replayed after each of its turns
+def winners(problem: str, turn: int) -> frozenset[str]:
+    """The letters that win in a turn of a problem, half of them."""
+    order = random.Random(number_of(problem, "luck", turn)).sample(ALPHABET, len(ALPHABET))
+    return frozenset(order[: len(order) // 2])
 
 
 def value_of(table: str, key: int) -> int:

@@ -12,10 +12,8 @@ from typing import Any
 
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.prepare.demonstrations import demonstrations
-from grpobench.runs.prepare.warmstart import RECORD, key, warm_start
+from grpobench.runs.prepare.warmstart import RECORD, warm_folder, warm_start
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
@@ -61,7 +59,7 @@ def measured_start(
     if out is not None:
         files.writable(out.parent, "--out")
     loaded = load(config.name, chat_template=config.template)
-    folder = cache_folder() / "warm" / key(loaded, task, config, demonstrations(loaded, task, config))
+    folder = warm_folder(loaded, task, config)
     cached = folder.exists()
     accuracy_by_question = bounded.read_object_if_any(folder / ACCURACY)
     how = json.dumps(dataclasses.asdict(measure), sort_keys=True)

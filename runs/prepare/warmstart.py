@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import hashlib
@@ -52,14 +53,14 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
     which appears whole or not at all. Of several processes one trains while the others wait. An interrupted
     warm start begins anew: it has no checkpoints.
     """
-    lessons = demonstrations(loaded, task, config)
-    folder = cache_folder() / "warm" / key(loaded, task, config, lessons)
+    folder = warm_folder(loaded, task, config)
     with alone(folder):
         if folder.exists() and (fault := damage(folder)):
             warnings.warn(f"{fault}; the warm start is repeated", stacklevel=2)
             files.remove(folder)
         if not folder.exists():
             began = time.monotonic()
+            lessons = demonstrations(loaded, task, config)
             losses = train(loaded, config, lessons, tell)
             with files.becoming(folder, alone=True) as aside:
                 loaded.model.save_pretrained(aside)
@@ -70,6 +71,29 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
                 (aside / checksums.SUMS_FILE).write_bytes(files.sums_of(aside, sorted(aside.glob("*"))))
     adopt(loaded, folder)
     return folder
+
+
+def warm_folder(loaded: Loaded, task: Task, config: ModelConfig) -> Path:
+    """The cached folder of a warm start. A process draws the demonstrations that name it once: those of many
+    turns take longer than a short run."""
+    answers = Path(config.warm_start_answers).expanduser()
+    facts = [
+        loaded.provenance,
+        loaded.tokenizer.chat_template,
+        f"{type(task).__module__}.{type(task).__qualname__}",
+        strict.plain(task),
+        [str(source) for split in task.splits for source in task.sources(split)],
+        dataclasses.asdict(config),
+        [answers.stat().st_mtime_ns, answers.stat().st_size] if answers.is_file() else [],
+    ]
+    asked = json.dumps(facts, sort_keys=True, default=str)
+    if asked not in _names:
+        _names[asked] = key(loaded, task, config, demonstrations(loaded, task, config))
+    return cache_folder() / "warm" / _names[asked]
+
+
+_names: dict[str, str] = {}
+"""Names of warm starts in this process, by what their demonstrations depend on."""
 
 
 def initial_policy(
