@@ -22,6 +22,7 @@ EXCEPT = {
     "runs/observe/child.py": "messages between processes of one command",
     "runs/observe/observers.py": "messages between processes of one command",
     "runs/publishing/fileset.py": "`unpack` has limits of its own for the members of an archive",
+    "runs/reward/chat.py": "answers of a server, with a limit of its own",
     "runs/runfolder/logs.py": "`cut` opens a log to shorten it and reads nothing",
     "runs/sample/engines/server.py": "weights that this process has just written; answers to its requests",
     "runs/tools/lock.py": "`guarded` opens the lock to hold it and reads nothing",

@@ -96,6 +96,7 @@ LATER = frozenset(
         'credit = "outcome"',
         "credit_discount = 0.95",
         "credit_rewards = 1.0",
+        'judge = "none"',  # of reward and of evaluate
         'credit_anchor = "exchange"',
         "credit_weight = 1.0",
     }

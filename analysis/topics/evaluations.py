@@ -17,6 +17,9 @@ from grpobench.analysis.statistics.intervals import Estimate, item_interval
 from grpobench.analysis.tools.text import NONE, interval, percent, points
 from grpobench.analysis.topics.sampling import by_place
 
+MAIN = ("correct", "judge")
+"""Scores that stand for all of a task's: the verifier's, and that of a judge."""
+
 
 @dataclass(frozen=True)
 class MeanScore:
@@ -29,15 +32,15 @@ class MeanScore:
 
 def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     """One row per evaluation, mode, score and policy: place, split, mode, score, through, question, arm,
-    seed, policy, step, value, low, high, interval, items, samples, caveat. The score is `correct` where the
-    task has it; otherwise each score has a row."""
+    seed, policy, step, value, low, high, interval, items, samples, caveat. The scores are those of `MAIN`
+    that the answers have; without any, each score has a row."""
     rows = []
     for evaluation in later:
         for policy, record in evaluation.content["policies"].items():
             for mode in dict.fromkeys(row["mode"] for row in evaluation.rows):
                 graded = evaluation.of(policy, mode)
                 names = sorted({name for row in graded for name in row["scores"]})
-                for name in ["correct"] if "correct" in names else names:
+                for name in [name for name in names if name in MAIN] or names:
                     score = mean_score(graded, name)
                     rows.append(
                         {

@@ -71,6 +71,12 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 @click.option("--fewshot", type=NATURAL, metavar="N", help="Number of examples, for the harness's own tasks.")
 @chat_option
 @click.option("--dtype", type=DTYPE, default="float32", help="Precision of a model's forward passes.")
+@click.option(
+    "--judge",
+    type=PATH,
+    metavar="FILE",
+    help="A TOML file with a judge's settings, which grades the answers.",
+)
 @flag("--again", "Evaluate even if this evaluation already exists.")
 @click.option(
     "--out",
@@ -83,7 +89,7 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 @task_options
 def eval_command(options: Options) -> int:
     """The target is one model, one run folder, or an experiment folder with all its runs."""
-    from grpobench.runs.evaluation.question import EvalRequest
+    from grpobench.runs.evaluation.question import EvalRequest, read_judge
     from grpobench.runs.evaluation.records import assess
     from grpobench.runs.evaluation.text import lines, paired
 
@@ -108,6 +114,7 @@ def eval_command(options: Options) -> int:
         fewshot=options.fewshot,
         template=not options.no_chat_template,
         dtype=options.dtype,
+        judge=read_judge(options.judge) if options.judge else None,
     )
     records = []
     try:

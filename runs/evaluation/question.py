@@ -13,6 +13,7 @@ from typing import Any, Literal
 from grpobench.runs.models.model_files import missing
 from grpobench.runs.settings import registries, stored
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
+from grpobench.runs.settings.judge import JudgeConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded, sources
@@ -53,6 +54,8 @@ class EvalRequest:
     """False: a model reads prompts without its chat template. Of a run its `model.chat_template` decides."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of a model's forward passes; a run keeps its own."""
+    judge: JudgeConfig | None = None
+    """Grades the answers too."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,8 @@ def _run(run_folder: Path) -> Subject:
 
 def resolve(wish: EvalRequest, subject: Subject) -> EvaluationPlan:
     """Fill in what the options leave open: a run's own task gets the run's settings."""
+    if wish.judge and "lm-eval" in wish.through:
+        raise ConfigError(["--judge: grades what our own sampler writes; take --through grpobench"])
     dtype = subject.model.dtype
     trained_on = subject.run.get("task", {})
     run_task = subject.trained_task if trained_on.get("name") == wish.task else None
@@ -167,6 +172,8 @@ def resolve(wish: EvalRequest, subject: Subject) -> EvaluationPlan:
         settings["chat_template"] = False
     if subject.model.chat_template_settings:
         settings["chat_template_settings"] = dict(subject.model.chat_template_settings)
+    if wish.judge:
+        settings["judge"] = wish.judge.effective
     return EvaluationPlan(task, settings)
 
 
@@ -221,6 +228,16 @@ def _theirs(wish: EvalRequest, dtype: str) -> dict[str, Any]:
         "seed": wish.seed,
         "dtype": dtype,
     }
+
+
+def read_judge(path: Path) -> JudgeConfig:
+    """The judge of a TOML file with its settings. Raises ConfigError and FileError."""
+    faults: list[str] = []
+    judge = strict.build(JudgeConfig, bounded.read_toml(path), "", faults)
+    faults += judge.gaps() if isinstance(judge, JudgeConfig) else ()
+    if faults or isinstance(judge, strict.Bad):
+        raise ConfigError(faults, str(path))
+    return judge
 
 
 def chosen_task(entry: Mapping[str, Any], beside: str) -> Task:

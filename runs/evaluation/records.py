@@ -33,6 +33,8 @@ from grpobench.runs.models.model_files import locate
 from grpobench.runs.models.optimizer import MOMENT
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import warm_start
+from grpobench.runs.reward import verdict_file
+from grpobench.runs.reward.judge import Judge
 from grpobench.runs.runfolder import checkpoints, fingerprints, provenance
 from grpobench.runs.runfolder.logs import result_damage, settled, status
 from grpobench.runs.sample.context import Room
@@ -178,12 +180,16 @@ class EvaluationCache:
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         """Rows and numbers of one policy; a base that several runs share is evaluated once."""
         name = f"{subject.name} ({policy})" if subject.run else subject.name
+        judge = None
+        if self.wish.judge:
+            path = subject.evals_parent / "evals" / verdict_file.NAME
+            judge = Judge(self.wish.judge, "--judge", path, policy)
         if policy == "model":
-            return self._ask(self._model(subject), plan, through, name)
+            return self._ask(self._model(subject), plan, through, name, judge)
         if policy == "base":
             shared = json.dumps([_base(subject), plan.stem, through], sort_keys=True, default=str)
             if shared not in self.bases:
-                self.bases[shared] = self._ask(self._base_model(subject), plan, through, name)
+                self.bases[shared] = self._ask(self._base_model(subject), plan, through, name, judge)
             return self.bases[shared]
         trained, adapter = newest(subject.evals_parent), subject.model.adapter
         assert trained is not None
@@ -192,7 +198,7 @@ class EvaluationCache:
         put(loaded, trained[1], adapter)
         if adapter:
             self.loaded = None  # The model has an adapter now, which the next subject's may not.
-        return self._ask(loaded, plan, through, name)
+        return self._ask(loaded, plan, through, name, judge)
 
     def _model(self, subject: Subject) -> Loaded:
         """The model, with whatever weights it last had."""
@@ -208,7 +214,7 @@ class EvaluationCache:
         return loaded
 
     def _ask(
-        self, loaded: Loaded, plan: EvaluationPlan, through: Through, name: str
+        self, loaded: Loaded, plan: EvaluationPlan, through: Through, name: str, judge: Judge | None
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         if plan.task is None:
             return self._ask_theirs(loaded, plan)
@@ -217,11 +223,15 @@ class EvaluationCache:
         with Ticker() as ticker:
             label = f"{name}: {plan.settings['task']}"
             return self._ask_ours(
-                loaded, plan, lambda done, of: ticker.tell(f"{label}, {done} of {of} problems")
+                loaded, plan, judge, lambda done, of: ticker.tell(f"{label}, {done} of {of} problems")
             )
 
     def _ask_ours(
-        self, loaded: Loaded, plan: EvaluationPlan, tell: Callable[[int, int], None]
+        self,
+        loaded: Loaded,
+        plan: EvaluationPlan,
+        judge: Judge | None,
+        tell: Callable[[int, int], None],
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         question, task = plan.settings, plan.task
         assert task is not None
@@ -246,6 +256,7 @@ class EvaluationCache:
             texts=True,
             models=models,
             long_prompts=question["long_prompts"],
+            judge=judge,
         )
         extra = {"model": loaded.provenance, "chat_template": loaded.has_chat_template}
         return *evaluator.evaluate(0, question["split"]), extra

@@ -13,10 +13,14 @@ from grpobench.runs.inventory import showing
 from grpobench.runs.metrics import catalog
 from grpobench.runs.settings import config
 from grpobench.runs.settings.draft import Head
+from grpobench.runs.settings.judge import JudgeConfig
 
+JUDGES = "reward.judge]` and `[evaluate.judge"
+"""Two sections in one heading."""
 SETTINGS, METRICS, COMMANDS = (f"reference/{name}.md" for name in ("settings", "metrics", "commands"))
 FAMILIES: Mapping[str, str] = {
     "Reward": r"reward/|score/",
+    "Judge": r"judge/",
     "Groups and lengths": r"groups/|length/|tools/|distinct|diversity",
     "Credit of turns": r"credit/",
     "Outcomes of grading": r"outcome/",
@@ -34,7 +38,7 @@ FAMILIES: Mapping[str, str] = {
 
 def pages(environment: Environment) -> dict[str, str]:
     """Settings and metrics, by path under the folder of documents."""
-    sections = [("", Head), *config.SECTIONS.items()]
+    sections = [("", Head), *config.SECTIONS.items(), (JUDGES, JudgeConfig)]
     tables = [{"name": name, "about": about(cls), "rows": showing.settings(cls)} for name, cls in sections]
     return {
         SETTINGS: environment.get_template("settings.md.j2").render(sections=tables),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -13,13 +15,14 @@ from grpobench.analysis.statistics.samples import majority_curve, overconfidence
 from grpobench.runs.metrics.contamination import measure_contamination
 from grpobench.runs.metrics.turns import count_turns, mean_counts
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.ranks import ALONE
+from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.reward.grader import Grader
+from grpobench.runs.reward.grader import JUDGE, Grader
+from grpobench.runs.reward.judge import Judge, graded_text, judge_metrics
 from grpobench.runs.reward.verdicts import demand_summary
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import conversation, episodes
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.rollouts import Group, Judgment, Rollout, pack_groups
 from grpobench.runs.sample.sampler import GREEDY, Sampler
 from grpobench.runs.settings.config import EvaluateConfig, LongPrompts, RewardConfig
 from grpobench.runs.tools.process import safe_point
@@ -136,6 +139,8 @@ class Answer:
     """Further entries of the row."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """What an episode of several turns consists of; see `count_turns`."""
+    judgment: Judgment | None = None
+    """None if nobody judges, or the verifier failed."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,8 @@ class Evaluator:
     models: RoleModels | None = None
     """The models for likelihoods; None leaves that mode out."""
     long_prompts: LongPrompts = "refuse"
+    judge: Judge | None = None
+    """Gives answers that the policy writes the score `judge`, unless it has no readable verdict on them."""
 
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
         """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` and ``contamination/<metric>`` numbers)."""
@@ -173,7 +180,9 @@ class Evaluator:
         for start in range(0, len(problems), stride):
             part = problems[start : start + stride]
             for mode, written in self._write(split, part).items():
-                by_mode.setdefault(mode, []).extend(self._grade(grader, part, written))
+                graded = self._grade(grader, part, written)
+                stage = f"evaluate/{self.task.name}/{split}/{mode}/{step}"
+                by_mode.setdefault(mode, []).extend(self._judged(ranks, stage, part, written, graded))
                 safe_point()
             if self.models and self.settings.likelihood and "likelihood" in self.task.modes:
                 judged = judge(self.models, self.loaded, self.task, part)
@@ -233,6 +242,32 @@ class Evaluator:
             for problem, rollouts, of_problem in zip(problems, written, verdicts, strict=True)
         ]
 
+    def _judged(
+        self,
+        ranks: DeviceRanks,
+        stage: str,
+        problems: Sequence[Problem],
+        written: Sequence[Sequence[Rollout]],
+        graded: Sequence[Sequence[Answer]],
+    ) -> Sequence[Sequence[Answer]]:
+        """The answers with the judge's scores, if there is a judge."""
+        if (judge_of_answers := self.judge) is None:
+            return graded
+        texts = [
+            (problem, graded_text(self.task, self.loaded, rollout))
+            for problem, rollouts, answers in zip(problems, written, graded, strict=True)
+            for rollout, answer in zip(rollouts, answers, strict=True)
+            if answer.verdict.outcome != "infra_error"
+        ]
+        judgments = iter(ranks.broadcast(lambda: judge_of_answers.judge(texts, stage)))
+        return [
+            [
+                answer if answer.verdict.outcome == "infra_error" else with_judgment(answer, next(judgments))
+                for answer in answers
+            ]
+            for answers in graded
+        ]
+
     def _answer(self, problem: Problem, rollout: Rollout, verdict: Verdict) -> Answer:
         text: dict[str, Any] = {}
         if self.texts:
@@ -241,6 +276,19 @@ class Evaluator:
                 text["conversation"] = turns
         counts = count_turns(self.loaded, problem, rollout)
         return Answer(verdict, rollout.length, rollout.stopped, text, counts)
+
+
+def with_judgment(answer: Answer, judgment: Judgment) -> Answer:
+    """The answer with the judge's score, if there is one, and its verdicts in the row."""
+    scores = dict(answer.verdict.scores)
+    if not math.isnan(judgment.score):
+        scores[JUDGE] = judgment.score
+    return dataclasses.replace(
+        answer,
+        verdict=dataclasses.replace(answer.verdict, scores=scores),
+        more={**answer.more, "judge": list(judgment.scores)},
+        judgment=judgment,
+    )
 
 
 def prompts_of(task: Task, split: Split, rows: Sequence[Row]) -> dict[str, Any]:
@@ -300,6 +348,8 @@ def summarize(
     numbers |= demand_summary(task, task.summarize(flat))
     numbers |= {"length": float(np.mean(lengths))} if lengths else {}
     counts = mean_counts(answer.counts for of_problem in answers for answer in of_problem)
+    judgments = [answer.judgment for of_problem in answers for answer in of_problem if answer.judgment]
+    numbers |= {f"{JUDGE}_{name}": value for name, value in judge_metrics(judgments).items()}
     # A score of the task may have the name of a count.
     numbers |= {name: value for name, value in counts.items() if name not in numbers}
     return numbers | several(

@@ -13,6 +13,7 @@ import torch
 from grpobench.algorithms.algorithm import Batch, Metric
 from grpobench.analysis.tools.metrics import GAP
 from grpobench.runs.metrics.ratios import departures, tail_index
+from grpobench.runs.reward.judge import judge_metrics
 from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.tools.device import to_cpu
 from grpobench.tasks.task import Outcome, Problem, Verdict
@@ -147,6 +148,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **reward_metrics(rewards),
         **component_metrics(groups),
         **model_metrics(groups),
+        **judgment_metrics(groups),
         **dose_metrics(groups),
         "groups/zero_signal": _mean([len(set(of_group)) <= 1 for of_group in rewards]),
         "groups/baseline_variance": baseline_variance(rewards),
@@ -242,6 +244,12 @@ def model_metrics(groups: Sequence[Group]) -> dict[str, float]:
         )
         for name in names
     }
+
+
+def judgment_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What the judge's verdicts on the rollouts say of it, and what they took; nothing without a judge."""
+    judgments = [judgment for group in groups for judgment in group.judgments if judgment is not None]
+    return {f"judge/{name}": value for name, value in judge_metrics(judgments).items()}
 
 
 def auc(rows: Sequence[tuple[float, float]]) -> float:

@@ -16,11 +16,12 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.reward.doses import Dosed, dosed
 from grpobench.runs.reward.functions import RewardFunction, RewardInput
+from grpobench.runs.reward.judge import Judge, graded_text
 from grpobench.runs.reward.model import Scorer
 from grpobench.runs.reward.proxy import proxy
 from grpobench.runs.reward.verdicts import demand_verdicts
 from grpobench.runs.sample.episodes import policy_turns
-from grpobench.runs.sample.rollouts import Group, Rollout
+from grpobench.runs.sample.rollouts import Group, Judgment, Rollout
 from grpobench.runs.settings.config import RewardConfig
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError
@@ -30,6 +31,9 @@ WINDOW = 200
 """Number of completions over which failures of the verifier and the reward are counted."""
 MOST_FAILURES = 2
 """Tolerated failures among these: 1 %."""
+JUDGE = "judge"
+"""The component that a language model gives. Where it gives none, other components do not count either: a
+reward that lacks its part would be too low."""
 CUT = "model_cut"
 """Logged beside the component `model`: 1 if the text was too long for the reward model."""
 MASKED = Dosed(0.0, flipped=False, outlier=False)
@@ -55,6 +59,8 @@ class GradedCompletion:
     majority: str | None = None
     """The answer that most completions of the group give, as the verifier reads it; of equally frequent ones
     the first; None if none can be read."""
+    judgment: Judgment | None = None
+    """None if nobody judges."""
 
 
 class Grader:
@@ -64,8 +70,9 @@ class Grader:
     completion is masked, like one that the machine failed to grade, and counted. More than 1 % of the last
     200 stop the run. The count starts anew when a run is resumed. `functions` are the reward functions of
     plugins, by name; an exception in one ends the run. A completion to which no component applies is masked,
-    and is not a failure. `steps` is the run's number of steps, for functions that use it. Of several `ranks`
-    each verifies its share of the problems, and rank 0 computes the rewards: all must see the same.
+    and is not a failure, nor is one that the `judge` gives no readable verdict on. `steps` is the run's
+    number of steps, for functions that use it. Of several `ranks` each verifies its share of the problems,
+    and rank 0 computes the rewards: all must see the same.
 
     Rewards of turns (`Verdict.turn_rewards`) are multiplied by `reward.scale`, and no other weight or dose
     changes them. An episode's reward contains them as far as a score of the task does, such as `return`.
@@ -84,8 +91,9 @@ class Grader:
         functions: Mapping[str, RewardFunction] | None = None,
         steps: int = 0,
         ranks: DeviceRanks = ALONE,
+        judge: Judge | None = None,
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self.judge = ranks, judge
         self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
         self.functions, self.steps = functions or {}, steps
         self.weights = reward.components(task)
@@ -125,7 +133,9 @@ class Grader:
             for index, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True))
             if verdict is not None
         ]
+        graded = self._judged(graded)
         parts = iter(self.ranks.broadcast(lambda: guarded(self._measure, graded, self._note)))
+        judgments = iter([completion.judgment for completion in graded])
         groups, failed = [], []
         for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True):
             components = [next(parts) if verdict is not None else None for verdict in verdicts]
@@ -136,9 +146,28 @@ class Grader:
             components = [
                 measured if there else None for measured, there in zip(components, applied, strict=True)
             ]
-            groups.append(self._group(stream, problem, rollouts, verdicts, components))
+            group = self._group(stream, problem, rollouts, verdicts, components)
+            of_group = [next(judgments) if verdict is not None else None for verdict in verdicts]
+            groups.append(dataclasses.replace(group, judgments=of_group if self.judge else ()))
         self._watch(failed)
         return groups
+
+    def _judged(self, graded: Sequence[GradedCompletion]) -> list[GradedCompletion]:
+        """The completions with their judgments, if one of the components is the judge's."""
+        if JUDGE not in self.weights:
+            return list(graded)
+        judge = self.judge
+        assert judge is not None
+        answers = [
+            (completion.problem, graded_text(self.task, self.loaded, completion.rollout))
+            for completion in graded
+        ]
+        stage = graded[0].stream if graded else ""
+        judgments = self.ranks.broadcast(lambda: judge.judge(answers, stage))
+        return [
+            dataclasses.replace(completion, judgment=judgment)
+            for completion, judgment in zip(graded, judgments, strict=True)
+        ]
 
     def _group(
         self,
@@ -221,7 +250,9 @@ class Grader:
             columns["model"] = [score.value for score in scores]
             columns[CUT] = [float(score.cut) for score in scores]
         for name, column in columns.items():
-            if bad := [value for value in column if not math.isfinite(value) and name not in self.functions]:
+            if name == JUDGE or name in self.functions:
+                continue  # NaN: it gives no reward
+            if bad := [value for value in column if not math.isfinite(value)]:
                 raise ArithmeticError(f"the reward {name} gave {bad[0]}")
         return [{name: float(column[i]) for name, column in columns.items()} for i in range(len(graded))]
 
@@ -269,8 +300,10 @@ def demand_share(task: Task, problem: Problem, verdicts: Iterable[Verdict]) -> N
 
 
 def applies(measured: Mapping[str, float], weights: Mapping[str, float]) -> bool:
-    """Whether any component gives a reward to a completion."""
-    return not all(math.isnan(measured[name]) for name in weights)
+    """Whether any component gives a reward to a completion, and the judge does if it is asked."""
+    return not all(math.isnan(measured[name]) for name in weights) and not (
+        JUDGE in weights and math.isnan(measured[JUDGE])
+    )
 
 
 def weighted(measured: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -307,6 +340,11 @@ def most_frequent(verdicts: Iterable[Verdict | None]) -> str | None:
     return Counter(answers).most_common(1)[0][0] if answers else None
 
 
+def judged(grader: Grader, completion: GradedCompletion) -> float:
+    """The judge's score; NaN if it cannot be read."""
+    return completion.judgment.score if completion.judgment else math.nan
+
+
 def agrees(grader: Grader, completion: GradedCompletion) -> float:
     """Whether it gives its group's most frequent answer, right or wrong (arXiv:2504.16084, section 2)."""
     return float(completion.verdict.answer is not None and completion.verdict.answer == completion.majority)
@@ -316,6 +354,7 @@ CONTROLS: Mapping[str, Callable[[Grader, GradedCompletion], float]] = {
     "flipped": flipped,
     "random": coin,
     "majority": agrees,
+    JUDGE: judged,
     "proxy": surface,
     "constant": lambda grader, completion: 1.0,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import zstandard
 
 from grpobench.runs.models import hashes, model_files
-from grpobench.runs.settings import others
+from grpobench.runs.settings import others, rules
 from grpobench.runs.settings.config import REFERENCES, RunConfig
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded
@@ -55,6 +55,9 @@ class Today:
             hash_by_name["preference file"] = bounded.sha256(Path(config.sampler.path).expanduser())
         if config.algorithm.expert_answers and config.train.experts != REFERENCES:
             hash_by_name["expert file"] = bounded.sha256(Path(config.train.experts).expanduser())
+        for section, judge in rules.judges(config).items():
+            if judge.recorded:
+                hash_by_name[f"{section}.recorded"] = bounded.sha256(Path(judge.recorded).expanduser())
         reward = Path(config.reward.model).expanduser()
         if config.reward.model and reward.is_dir():
             hash_by_name["reward model"] = hashes.weights_hash(reward)

@@ -82,6 +82,28 @@ class AnswerLocation:
 
 
 @dataclass(frozen=True)
+class Judgment:
+    """What a language model says of one completion, and what it took to ask it."""
+
+    scores: tuple[float | None, ...]
+    """Its verdicts, from 0 to 1; None for one that cannot be read."""
+    calls: int
+    """Requests for them, with retries."""
+    cached: int
+    """Verdicts that were there already."""
+    tokens: int
+    """Of prompts and replies of these requests."""
+    cost: float | None = None
+    """In the unit of the recipe's prices; None without prices."""
+
+    @property
+    def score(self) -> float:
+        """The mean of the verdicts that can be read; NaN if none can."""
+        readable = [score for score in self.scores if score is not None]
+        return sum(readable) / len(readable) if readable else math.nan
+
+
+@dataclass(frozen=True)
 class Group:
     """A problem with its rollouts. All sequences are in the order of `rollouts`."""
 
@@ -99,6 +121,8 @@ class Group:
     doses: Mapping[str, Sequence[bool | None]] = field(default_factory=dict)
     """Kind of reward noise that the recipe adds, by its metric (such as `flipped_share`) -> whether it
     changed each reward; None where it could not."""
+    judgments: Sequence[Judgment | None] = ()
+    """What the judge says of each rollout; None if the verifier failed. Empty if none judges."""
     turn_rewards: Sequence[tuple[float, ...]] = ()
     """The environment's rewards of the turns of each rollout, after `reward.scale`; an empty tuple for a
     rollout whose turns are not rewarded. Empty if none is."""

@@ -14,6 +14,8 @@ from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings import registries
+from grpobench.runs.settings.checks import ChecksConfig
+from grpobench.runs.settings.judge import JudgeConfig, gaps_of
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.settings.verifier_errors import VerifierErrors
 from grpobench.runs.tools import strict
@@ -231,12 +233,16 @@ class SamplerConfig(Settings):
         return ""
 
 
+RewardKind = Literal[
+    "task", "sum", "model", "judge", "proxy", "format", "flipped", "random", "majority", "constant"
+]
 Feature = Literal["length", "words", "lines", "digits", "equations", "hedges", "assurances"]
 """What a flawed proxy can count; `runs/reward/proxy.py` defines each."""
 TINY = "tiny"
 """The name of the reward model that the suite trains itself, one per task."""
 COMPONENTS: Mapping[str, str] = {
     "model": "what a learned reward model says",
+    "judge": "what a language model says that grades by a rubric",
     "proxy": "surface features of the completion; flawed on purpose",
     "flipped": "1 − correct: a control",
     "random": "independent coin flips: a control",
@@ -251,16 +257,15 @@ class RewardConfig(Settings):
     """The reward. The log has every part as ``reward/<component>``, whatever its weight, and the task's own
     scores."""
 
-    kind: Literal["task", "sum", "model", "proxy", "format", "flipped", "random", "majority", "constant"] = (
-        "task"
-    )
-    """`task` weighs the task's scores; `model` is a learned reward model; `proxy` counts surface features and
-    is flawed on purpose; `sum` weighs scores and these. Controls: `format` is the score of that name alone;
-    `flipped` is 1 − correct; `random` is independent coin flips; `majority` is 1 for the answer that most of
-    the group give (TTRL, arXiv:2504.16084); `constant` is 1."""
+    kind: RewardKind = "task"
+    """`task` weighs the task's scores; `model` is a learned reward model, `judge` a language model that
+    grades by a rubric; `proxy` counts surface features and is flawed on purpose; `sum` weighs scores and
+    these. Controls: `format` is the score of that name alone; `flipped` is 1 − correct; `random` is
+    independent coin flips; `majority` is 1 for the answer that most of the group give (TTRL,
+    arXiv:2504.16084); `constant` is 1."""
     weights: Mapping[str, Finite] = field(default_factory=dict)
-    """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random, majority and
-    constant, and of reward functions: `module:function`, or what a package calls one (docs/plugins.md); 0
+    """Weight per score of the task, with kind `sum` also of model, judge, proxy, flipped, random, majority
+    and constant, and of reward functions: `module:function`, or what a package calls one (docs/plugins.md); 0
     measures without rewarding. Empty takes the task's own weights."""
     probability: Share = 0.5
     """Chance of reward 1 with `random`."""
@@ -276,6 +281,8 @@ class RewardConfig(Settings):
     """Completions that the reward model scores at once."""
     model_dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the reward model."""
+    judge: JudgeConfig | None = None
+    """The judge: a table `[reward.judge]` (docs/rewards.md)."""
     function_input: Literal["text", "messages"] = "text"
     """Form in which reward functions get prompts and completions: texts, or lists of messages."""
     proxy: Mapping[Feature, Finite] = field(default_factory=lambda: {"digits": 1.0})
@@ -306,6 +313,9 @@ class RewardConfig(Settings):
                 f"model_learns: only the model {TINY!r} is trained here; remove it, or set reward.model to "
                 f"{TINY!r}"
             )
+        if self.judge is None and "judge" in used:
+            yield "judge: must say who judges, and by which rubric; write a table [reward.judge]"
+        yield from gaps_of(self.judge)
         if not self.proxy and "proxy" in used:
             yield "proxy: must name at least one feature"
         if isinstance(self.flip, VerifierErrors) and not (
@@ -498,11 +508,15 @@ class EvaluateConfig(Settings):
     """Store the text of every completion, compressed, in completions/SPLIT-step-N.jsonl.zst."""
     contamination: bool = False
     """Measure before training how many test problems the base completes from their first 60 %."""
+    judge: JudgeConfig | None = None
+    """A judge of the answers that evaluations decode, whatever the reward is: a table `[evaluate.judge]`
+    (docs/rewards.md)."""
     also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further tasks, each with its settings. The run evaluates them as it does its own task and never trains
     on them, which shows what it forgets or transfers. Logged as `also/<task>/<split>/<mode>/<metric>`."""
 
     def clashes(self) -> Iterator[str]:
+        yield from gaps_of(self.judge)
         if self.contamination and not (self.before and self.test_problems):
             yield "contamination: needs before = true and test_problems; set both or contamination = false"
 
@@ -527,22 +541,6 @@ class CheckpointConfig(Settings):
     def continues(self) -> bool:
         """Whether a finished run keeps what more steps would go on from."""
         return self.final and self.weights
-
-
-Reaction = Literal["stop", "warn", "off"]
-
-
-@dataclass(frozen=True)
-class ChecksConfig:
-    """Checks of the first steps, which stop a run that cannot learn before it takes hours."""
-
-    start: Reaction = "stop"
-    """Reaction to a run whose rollouts have given no gradient since its first step, because every one was cut
-    by the limit of tokens or turns, was not graded, or was wrong with the same reward: `stop` ends the run
-    with exit 2 and the likely cause, `warn` notes the cause in log.txt and provenance.json."""
-    grader: Reaction = "stop"
-    """Reaction to a verifier that, on three problems before the first step, rejects all reference answers or
-    accepts a wrong answer to each problem."""
 
 
 SECTIONS: Mapping[str, type] = {

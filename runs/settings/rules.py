@@ -11,6 +11,7 @@ from pathlib import Path
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import others, registries, trl
 from grpobench.runs.settings.config import AUTO, COMPONENTS, REFERENCES, TINY, RewardConfig, RunConfig
+from grpobench.runs.settings.judge import JudgeConfig
 from grpobench.runs.settings.needs import needs
 from grpobench.runs.settings.truncation import FULL
 from grpobench.runs.tools import strict
@@ -467,8 +468,17 @@ def missing(config: RunConfig) -> list[str]:
         "sampler.kind": config.sampler.missing(),
         "train.backend": trl.missing() if config.train.backend == "trl" else "",
         "reward.model": missing_reward_model(name) if name else "",
+        **{f"{section}.key_variable": judge.missing() for section, judge in judges(config).items()},
     }
     return [f"{key_path}: {why}" for key_path, why in reason_by_key.items() if why]
+
+
+def judges(config: RunConfig) -> dict[str, JudgeConfig]:
+    """The judges that a run asks, by their sections."""
+    sections = {"evaluate.judge": config.evaluate.judge}
+    if "judge" in config.reward.components(config.task):
+        sections["reward.judge"] = config.reward.judge
+    return {section: judge for section, judge in sections.items() if judge}
 
 
 def missing_data(task: Task) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from grpobench.runs.settings import observe, plugins, registries
 from grpobench.runs.settings.config import AUTO, CHOSEN, SECTIONS, RunConfig
+from grpobench.runs.settings.judge import WITHOUT_EFFECT
 from grpobench.runs.settings.registries import Kind
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
@@ -123,12 +124,17 @@ def default_of(setting: Field[Any]) -> Any:
 
 def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
     """run.toml without what changes no number: who is told of the run, where its recipe stood, what is kept
-    of it, what would stop it at its start, and a list of events to stop on that is empty, as every run's was
-    before there were any."""
+    of it, what would stop it at its start, how a judge is asked, and a list of events to stop on that is
+    empty, as every run's was before there were any."""
     no_part = ("observe", "beside", "checkpoint", "checks")
     effective = {key: value for key, value in table.items() if key not in no_part}
     if isinstance(evaluate := effective.get("evaluate"), Mapping):
         effective["evaluate"] = {key: value for key, value in evaluate.items() if key != "completions"}
+    for section in ("reward", "evaluate"):
+        judge = effective.get(section, {}).get("judge")
+        if isinstance(judge, Mapping):
+            judge = {key: value for key, value in judge.items() if key not in WITHOUT_EFFECT}
+            effective[section] = {**effective[section], "judge": judge}
     return (
         effective
         if effective.get("stop_on")

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 
 from grpobench.runs.models.token_budgets import explain_out_of_memory
 from grpobench.runs.observe.observers import Observers
+from grpobench.runs.reward.verdict_file import NAME
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.machine import reset_peak_memory
+from grpobench.runs.train.base_evaluation import FOLDER as SHARED
 from grpobench.runs.train.devices import ranks_of
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.progress import Preempted, Progress, progress_reporter
@@ -37,7 +39,8 @@ def execute(
         ranks_of(config, folder.threads, folder.note_out_of_memory) as ranks,
         stopping.heeded(ranks),
     ):
-        parts = build(config, progress_reporter(stopping.report, config.train.steps), ranks=ranks)
+        tell = progress_reporter(stopping.report, config.train.steps)
+        parts = build(config, tell, ranks=ranks, verdicts=folder.path.parent / SHARED / NAME)
         trainer = Trainer(config, parts, stopping.report, observers)
         stopping.altered = lambda: trainer.updater.begun
         try:

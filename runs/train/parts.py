@@ -26,7 +26,8 @@ from grpobench.runs.prepare.experts import Experts, experts
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import initial_policy, warm_start
 from grpobench.runs.reward.functions import RewardFunction
-from grpobench.runs.reward.grader import Grader
+from grpobench.runs.reward.grader import JUDGE, Grader
+from grpobench.runs.reward.judge import Judge
 from grpobench.runs.sample.context import dropped
 from grpobench.runs.sample.dealt import DealtSampler, fill, hollow
 from grpobench.runs.sample.drawn import demand_sampler
@@ -121,9 +122,11 @@ def build(
     learn: Callable[..., Study] = study,
     ask: Callable[..., BaseRollouts] = base_rollouts,
     ranks: DeviceRanks = ALONE,
+    verdicts: Path | None = None,
 ) -> RunParts:
     """The parts of a run on this rank. Raises DataError or ModelError if one is missing or cannot be used.
-    `learn` studies the training problems, and `ask` has the initial policy answer them, where that is due."""
+    `learn` studies the training problems, and `ask` has the initial policy answer them, where that is due.
+    `verdicts` is the file of the judges' verdicts; None keeps them in memory."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     # Before the roles are made: reference and critic start as copies of the warm-started policy.
@@ -142,7 +145,7 @@ def build(
     sampler = sampler_for(config, models, loaded, decoded)
     if sampler.provenance:
         provenance["sampler"] = sampler.provenance
-    source = source_for(config, algorithm, loaded, sampler, clock, models)
+    source = source_for(config, algorithm, loaded, sampler, clock, models, verdicts)
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
         reward_model = provenance["reward_model"] = source.grader.provenance
         fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
@@ -150,7 +153,7 @@ def build(
     if answered := answers_of(initial, algorithm, source, tell, ask):
         provenance["base_rollouts"] = answered.provenance
     curriculum = curriculum_for(initial, algorithm, source, tell, learn, answered)
-    evaluators = evaluators_for(config, loaded, models, sampler)
+    evaluators = evaluators_for(config, loaded, models, sampler, verdicts)
     return RunParts(
         algorithm,
         loaded,
@@ -207,11 +210,17 @@ def answers_of(
 
 
 def evaluators_for(
-    config: RunConfig, loaded: Loaded, models: RoleModels, sampler: Sampler
+    config: RunConfig,
+    loaded: Loaded,
+    models: RoleModels,
+    sampler: Sampler,
+    verdicts: Path | None = None,
 ) -> list[Evaluator]:
     """The evaluator of the run's task and those of `evaluate.also`. Raises DataError, before the run begins,
     for a prompt of these that leaves no room for a completion."""
     evaluators: list[Evaluator] = []
+    settings = config.evaluate.judge
+    judge = Judge(settings, "evaluate.judge", verdicts, config.folder) if settings else None
     splits: tuple[Split, ...] = ("validation", "test")
     for task in (config.task, *others.tasks_beside(config)):
         limit = config.sampler.max_completion_tokens or task.max_completion_tokens
@@ -225,6 +234,7 @@ def evaluators_for(
             texts=config.evaluate.completions and not evaluators,  # the tasks of `also` have no rows
             models=models,
             long_prompts=config.model.long_prompts,
+            judge=judge,
         )
         # The run's own task was checked with its training problems (`dropped`).
         for split in splits if evaluators else ():
@@ -352,13 +362,16 @@ def source_for(
     sampler: Sampler,
     clock: Clock,
     models: RoleModels,
+    verdicts: Path | None = None,
 ) -> GroupSource:
     """The source of each step's groups."""
     if config.sampler.kind == "preferences":
         return Preferences(Path(config.sampler.path).expanduser(), loaded)
     functions = functions_for(config)
+    settings = config.reward.judge if JUDGE in config.reward.components(config.task) else None
+    judge = Judge(settings, "reward.judge", verdicts, config.folder) if settings else None
     grader = Grader(
-        config.task, config.reward, loaded, config.seed, functions, config.train.steps, models.ranks
+        config.task, config.reward, loaded, config.seed, functions, config.train.steps, models.ranks, judge
     )
     # A sampler with whole weights of its own mixes those.
     language = loaded.model if sampler.language is None else sampler.language

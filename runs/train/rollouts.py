@@ -64,7 +64,7 @@ def no_reward(source: GroupSource) -> str:
     grader = getattr(source, "grader", None)
     if not isinstance(grader, Grader) or grader.rewarded or not grader.masked:
         return ""
-    names = ", ".join(name for name in grader.weights if name in grader.functions)
+    names = ", ".join(name for name in grader.weights if name == "judge" or name in grader.functions)
     return (
         f"the reward {names} gave None for all of {grader.masked} completions, so that none has a reward; "
         "return a number for those to which the reward applies"
@@ -241,6 +241,7 @@ def set_apart(group: Group) -> Group:
         reward=group.reward[:-1],
         components={name: column[:-1] for name, column in group.components.items()},
         doses={name: column[:-1] for name, column in group.doses.items()},
+        judgments=group.judgments[:-1],
         greedy=group.reward[-1] if graded else math.nan,
     )
 

@@ -31,7 +31,7 @@ from grpobench.runs.prepare.base_rollouts import BaseRollouts
 from grpobench.runs.reward.verifier_check import verifier_checks
 from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.settings import plugins, registries, stored
-from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.config import RewardConfig, RunConfig
 from grpobench.runs.settings.observe import TRACKERS, Observe
 from grpobench.runs.tools import toml
 from grpobench.runs.tools.determinism import deterministic
@@ -80,6 +80,7 @@ def tiny(config: RunConfig) -> RunConfig:
     engine = sampler.kind in ("vllm", "vllm-server")
     return dataclasses.replace(
         config,
+        reward=unjudged(config.reward),
         model=dataclasses.replace(config.model, warm_start=0),
         train=dataclasses.replace(
             train,
@@ -101,10 +102,21 @@ def tiny(config: RunConfig) -> RunConfig:
             test_problems=min(evaluate.test_problems, EVALUATED),
             samples=min(evaluate.samples, 2),
             kl_base=False,  # which needs a copy of the policy
+            judge=None,
         ),
         observe=(),  # `call_back` tries them one by one
         stop_on=(),
     )
+
+
+def unjudged(reward: RewardConfig) -> RewardConfig:
+    """The reward without its judge, whose verdicts cost money: in its place stands a constant."""
+    if reward.kind == "judge":
+        return dataclasses.replace(reward, kind="constant")
+    if "judge" not in reward.weights:
+        return reward
+    weights = {name: weight for name, weight in reward.weights.items() if name != "judge"}
+    return dataclasses.replace(reward, weights={"constant": reward.weights["judge"], **weights})
 
 
 def attempt(config: RunConfig, room: Path) -> None:

@@ -17,9 +17,9 @@ from grpobench.runs.inventory.deep.result import CheckInput, Finding, good, unkn
 from grpobench.runs.metrics.rollout_metrics import gap_metrics
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.rollouts import pack_groups
+from grpobench.runs.settings.checks import ChecksConfig
 from grpobench.runs.settings.config import (
     CheckpointConfig,
-    ChecksConfig,
     EvaluateConfig,
     RewardConfig,
     RunConfig,

@@ -24,7 +24,7 @@ from grpobench.runs.calibration import library
 from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
 from grpobench.runs.inventory import folders, marked
 from grpobench.runs.sample.sampler import GREEDY
-from grpobench.runs.settings.config import ChecksConfig
+from grpobench.runs.settings.checks import ChecksConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
 from grpobench.tasks.arithmetic import Arithmetic
 

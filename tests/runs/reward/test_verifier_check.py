@@ -12,7 +12,8 @@ from helpers.toys import Letters
 from helpers.whole_runs import configure, run
 
 from grpobench.runs.reward.verifier_check import demand, faults, verifier_checks
-from grpobench.runs.settings.config import ChecksConfig, EvaluateConfig, TrainConfig
+from grpobench.runs.settings.checks import ChecksConfig
+from grpobench.runs.settings.config import EvaluateConfig, TrainConfig
 from grpobench.runs.settings.findings import findings, read_finding
 from grpobench.runs.settings.recipe import Recipe, read_recipe, recipes
 from grpobench.runs.tools.strict import ConfigError

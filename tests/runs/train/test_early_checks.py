@@ -19,9 +19,9 @@ from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.experiment import worker
 from grpobench.runs.runfolder.logs import status
+from grpobench.runs.settings.checks import ChecksConfig
 from grpobench.runs.settings.config import (
     CheckpointConfig,
-    ChecksConfig,
     EvaluateConfig,
     RewardConfig,
     RunConfig,
