@@ -172,7 +172,7 @@ def api_key(config: JudgeConfig, section: str) -> str:
     """The key in the environment. Raises JudgingError, which does not repeat it."""
     key = os.environ.get(config.key_variable, "").strip() if config.key_variable else ""
     if config.key_variable and not (key and key.isascii() and key.isprintable()):
-        lack = "holds no API key" if key else "is not set"
+        lack = "holds no API key" if key else "is not set; set it to the API key"
         raise JudgingError(f"{section}.key_variable: the environment variable {config.key_variable} {lack}")
     return key
 

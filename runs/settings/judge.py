@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -111,12 +110,6 @@ class JudgeConfig(Settings):
     def effective(self) -> dict[str, Any]:
         """The settings that verdicts depend on, as plain data."""
         return {name: value for name, value in plain(self).items() if name not in WITHOUT_EFFECT}
-
-    def missing(self) -> str:
-        """Why this machine cannot ask the judge; empty if it can."""
-        if self.recorded or not self.key_variable or os.environ.get(self.key_variable, "").strip():
-            return ""
-        return f"the environment variable {self.key_variable} is not set; set it to the API key"
 
 
 def gaps_of(judge: JudgeConfig | None) -> Iterator[str]:

@@ -468,7 +468,6 @@ def missing(config: RunConfig) -> list[str]:
         "sampler.kind": config.sampler.missing(),
         "train.backend": trl.missing() if config.train.backend == "trl" else "",
         "reward.model": missing_reward_model(name) if name else "",
-        **{f"{section}.key_variable": judge.missing() for section, judge in judges(config).items()},
     }
     return [f"{key_path}: {why}" for key_path, why in reason_by_key.items() if why]
 

@@ -17,8 +17,13 @@ from helpers.chat_server import Answer, ChatServer, chat_server, completion
 from helpers.shell import command
 from helpers.whole_runs import TIMED
 
+from grpobench.runs.reward.chat import JudgingError
 from grpobench.runs.settings import stored
+from grpobench.runs.settings.config import RewardConfig
+from grpobench.runs.settings.judge import JudgeConfig
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.train.parts import build
+from grpobench.runs.train.trial import unjudged
 
 KEY = "sk-never-written-anywhere"
 RUN = "judged/grpo-arithmetic-s0"
@@ -161,7 +166,8 @@ def test_evaluation_with_a_judge_scores_answers_and_keeps_verdicts(tmp_path: Pat
         assert first.returncode == 0, first.stderr
         asked_first = len(server.requests)
         again = command(*words, "--json", "--again", folder=tmp_path)
-    assert len(server.requests) == asked_first > 0 and not duplicates(server)
+    assert len(server.requests) == asked_first
+    assert {*Counter(server.contents).values()} == {2}  # each answer as often as it is repeated
     (record,) = json.loads(first.stdout.partition("LOADED")[0])["records"]
     numbers = record["numbers"]["model"]
     assert 0 <= numbers["eval/test/greedy/judge"] <= 1
@@ -213,12 +219,17 @@ def test_wrong_settings_are_named_with_a_remedy(
     assert done.returncode == 2 and message in done.stderr, done.stderr
 
 
-def test_key_that_is_not_set_stops_before_anything_starts(tmp_path: Path) -> None:
+def test_trial_asks_no_judge() -> None:
+    judge = JudgeConfig(model="m", url="http://a", rubric="{response}")
+    weighed = RewardConfig(kind="sum", weights={"correct": 1.0, "judge": 0.5}, judge=judge)
+    assert unjudged(weighed).weights == {"correct": 1.0, "constant": 0.5}
+    assert unjudged(RewardConfig(kind="judge", judge=judge)).kind == "constant"
+    assert unjudged(RewardConfig()) == RewardConfig()
+
+
+def test_key_that_is_not_set_stops_a_run_before_it_trains(tmp_path: Path) -> None:
     text = RECIPE.replace('model = "tester"', 'model = "tester"\nurl = "http://a/v1"')
     (tmp_path / "judged.toml").write_text(text)
-    done = command("run", "judged.toml", folder=tmp_path)
-    assert done.returncode == 2 and not (tmp_path / "results").exists()
-    message = (
-        "reward.judge.key_variable: the environment variable JUDGE_KEY is not set; set it to the API key"
-    )
-    assert message in done.stderr
+    (config,) = read_recipe(str(tmp_path / "judged.toml")).configs  # also where the key is not
+    with pytest.raises(JudgingError, match="variable JUDGE_KEY is not set; set it to the API"):
+        build(config)
