@@ -180,9 +180,9 @@ class KnownValues(GRPO):
         )
         problems = []
         for prompt in prompts:
-            if (asked := CHAIN.search(prompt)) is None:
+            if (match := CHAIN.search(prompt)) is None:
                 raise ValueError(f"known_values: {prompt!r:.60} is no prompt of the task tools")
-            problems.append(Problem(prompt, prompt, truth(asked[1], int(asked[2]), self.horizon)))
+            problems.append(Problem(prompt, prompt, truth(match[1], int(match[2]), self.horizon)))
         moves: Counter[str] = Counter(
             step.move
             for problem, turns in zip(problems, episodes, strict=True)

@@ -86,10 +86,10 @@ def warm_folder(loaded: Loaded, task: Task, config: ModelConfig) -> Path:
         dataclasses.asdict(config),
         [answers.stat().st_mtime_ns, answers.stat().st_size] if answers.is_file() else [],
     ]
-    asked = json.dumps(facts, sort_keys=True, default=str)
-    if asked not in _names:
-        _names[asked] = key(loaded, task, config, demonstrations(loaded, task, config))
-    return cache_folder() / "warm" / _names[asked]
+    facts_text = json.dumps(facts, sort_keys=True, default=str)
+    if facts_text not in _names:
+        _names[facts_text] = key(loaded, task, config, demonstrations(loaded, task, config))
+    return cache_folder() / "warm" / _names[facts_text]
 
 
 _names: dict[str, str] = {}
