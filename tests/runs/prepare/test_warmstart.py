@@ -252,6 +252,35 @@ def test_key_changes_with_what_changes_the_result_and_with_nothing_else() -> Non
     )  # no lesson comes from the test split
 
 
+def test_a_process_draws_the_demonstrations_of_a_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is always that of the demonstrations: also after the file of answers has changed."""
+    loaded, drawn = load("nano"), 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal drawn
+        drawn += 1
+        return demonstrations.demonstrations(*arguments)
+
+    monkeypatch.setattr(warmstart, "demonstrations", counted)
+    monkeypatch.setattr(warmstart, "_names", {})
+    answers = tmp_path / "answers.jsonl"
+    prompts = [problem.prompt for problem in ARITHMETIC.lessons()]
+    from_file = dataclasses.replace(CONFIG, warm_start_answers=str(answers))
+    names = []
+    for text in ("#1", "#1", "#22"):
+        answers.write_text("".join(json.dumps({"prompt": p, "completion": text}) + "\n" for p in prompts))
+        names.append(warmstart.warm_folder(loaded, ARITHMETIC, from_file).name)
+        names.append(warmstart.warm_folder(loaded, ARITHMETIC, from_file).name)
+        lessons = demonstrations.demonstrations(loaded, ARITHMETIC, from_file)
+        assert names[-1] == warmstart.key(loaded, ARITHMETIC, from_file, lessons)
+    assert len(set(names)) == 2 and drawn == 3
+    others = [ARITHMETIC, dataclasses.replace(ARITHMETIC, seed=1), ARITHMETIC]
+    assert len({warmstart.warm_folder(loaded, task, CONFIG) for task in others}) == 2 and drawn == 5
+    assert warmstart.warm_folder(load("nano"), ARITHMETIC, CONFIG).name and drawn == 5, "another load"
+
+
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
