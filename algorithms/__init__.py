@@ -69,6 +69,7 @@ NAMES = (
     "flowrl",
     "gigpo",
     "gagpo",
+    "hierarchical_grpo",
     "echo",
     "chord",
     "vapo",

@@ -174,6 +174,7 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "gagpo-reply": registry["gagpo"](anchor="reply", trace=0.0, scale="batch", averaging="token_mean"),
         "gagpo-rewards": registry["gagpo"](turn_rewards=0.5, discount=0.5, trace=1.0, beta=0.0),
         "gagpo-kl-advantage": registry["gagpo"](beta=0.1, kl_placement="advantage", dual_clip=1.3),
+        "hierarchical_grpo-beta": registry["hierarchical_grpo"](beta=0.1, averaging="turn_mean"),
         "echo-token_mean": registry["echo"](reply_weight=2.0, averaging="token_mean", beta=0.1),
         "gvpo-strict": registry["gvpo"](temperature=2.0),
         "spo-beta": registry["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
@@ -944,7 +945,7 @@ def blind_to_turns(algorithm: Algorithm[Any]) -> Algorithm[Any]:
     if isinstance(algorithm, Modified):
         modify = dataclasses.replace(algorithm.modify, credit="outcome")
         return Modified(blind_to_turns(algorithm.plain), modify)
-    blind = {"step_weight": 0.0, "gae": "token", "turn_rewards": 0.0}
+    blind = {"step_weight": 0.0, "gae": "token", "turn_rewards": 0.0, "proposal_turns": 99}
     if getattr(algorithm, "averaging", "") == "turn_mean":
         blind["averaging"] = "token_mean"
     names = {field.name for field in dataclasses.fields(algorithm)}

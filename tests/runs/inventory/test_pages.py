@@ -80,10 +80,8 @@ def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
     assert sorted(sentences) == sorted(set(sentences))
 
 
-AUTHORS = (
-    "bnpo dppo fipo flowrl gigpo gpg gvpo m2po maxrl mc_grpo negative_grpo otb rae real rebel reinforce_pp"
-)
-AUTHORS += " reinforce_pp_baseline vespo"
+AUTHORS = "bnpo dppo fipo flowrl gigpo gpg gvpo hierarchical_grpo m2po maxrl mc_grpo negative_grpo otb rae"
+AUTHORS += " real rebel reinforce_pp reinforce_pp_baseline vespo"
 """Algorithms that were held against their authors' code."""
 
 
