@@ -81,6 +81,7 @@ NAMES = (
     "rredcot",
     "ngrpo",
     "ads",
+    "es",
 )
 
 

@@ -71,6 +71,17 @@ class TeacherPrompt:
 
 
 @dataclass(frozen=True)
+class WeightNoise:
+    """Normal noise in the policy's weights while it writes rollouts, drawn for each step and each place among
+    a problem's completions: completion i of every problem comes from the weights θ + scale·ε_i."""
+
+    scale: float
+    """σ: standard deviation of what is added to each trained weight."""
+    mirrored: bool = False
+    """Whether each odd place has the noise of the place before it, times −1."""
+
+
+@dataclass(frozen=True)
 class Mixture(Rows):
     """What a mixing sampler fed instead of a plain token embedding: Σ_c weight·E[token].
 
@@ -151,6 +162,9 @@ class Batch(Rows):
     problem: torch.Tensor | None = field(default=None, kw_only=True)
     """Long (B,): number of the row's problem among all training problems, the same in every step; −1 if
     unknown. `group` counts within the step."""
+    member: torch.Tensor | None = field(default=None, kw_only=True)
+    """Long (B,): number of the row among its problem's completions, from 0, graded or not; None if
+    unknown."""
     category: torch.Tensor | None = field(default=None, kw_only=True)
     """Long (B,): number of the category of the row's problem, or of its task in a mixture of tasks, the same
     in every step and every run; −1 for a problem without one. None if unknown."""
@@ -338,6 +352,14 @@ class Algorithm(ABC, Generic[S]):
         """Whether `compute_signal` needs `Batch.answer` and `Batch.breaks`, from tasks with an
         `answer_marker`."""
         return False
+
+    @property
+    def weight_noise(self) -> WeightNoise | None:
+        """Noise in the weights that write rollouts; None: there is none. With it `loss` gets the weights'
+        log-probability in place of the tokens': a row's log N(θ_i; θ, σ²I) for the weights θ_i that wrote it,
+        up to a constant, in equal parts at the tokens that the policy wrote. Its gradient is ε_i/σ, so that
+        no model is differentiated."""
+        return None
 
     @property
     def learns_replies(self) -> bool:

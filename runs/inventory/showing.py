@@ -149,6 +149,9 @@ def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
         "a task of one turn with an answer marker": algorithm.locates_answers,
         'embeddings mixed while decoding: a task of one turn, sampler.kind = "hf"': algorithm.mixer()
         is not None,
+        "noise in the weights that write rollouts, in place of backward passes": (
+            algorithm.weight_noise is not None
+        ),
         "a study of the training problems with the initial policy, once": algorithm.studies,
         "completions of the initial policy to all training problems, graded, once": (
             algorithm.base_rollouts > 0

@@ -205,6 +205,7 @@ def pack_groups(
         ),
         expected=_expected(groups, rows, device),
         problem=_integers([groups[number].index for number, _ in rows], device),
+        member=_integers([index for _, index in rows], device),
         category=_integers([category_number(groups[number].problem) for number, _ in rows], device),
         max_completion_tokens=max_completion_tokens,
         step=step,

@@ -331,6 +331,34 @@ def of_ahead(config: RunConfig) -> Iterator[str]:
         yield f"{ahead} in a process that does not mix embeddings; set {off}"
 
 
+def of_noise(config: RunConfig) -> Iterator[str]:
+    """What an algorithm that learns by noise in the weights asks."""
+    noisy, train = "learns by noise in the weights that write rollouts, and", config.train
+    if config.modify.around(config.algorithm).weight_noise is None:
+        return
+    yield from needs(
+        config,
+        "",
+        ("train.num_minibatches", 1, f"{noisy} {{is}}: a second update would use noise around other weights"),
+        ("train.epochs", 1, f"{noisy} {{is}}: a second update would use noise around other weights"),
+        ("train.gradient_noise", 0, f"{noisy} {{}} compares gradients of parts, which share the noise"),
+        ("train.devices", 1, f"{noisy} {{is}}, each of which holds a part of the weights"),
+        ("train.backend", "grpobench", f"{noisy} {{is}}"),
+        ("sampler.lag", 0, f"{noisy} {{}} takes other weights"),
+        ("sampler.weights", "trainer", f"{noisy} {{is}}, which rounds the noise"),
+        ("sampler.correction", "none", f"{noisy} {{}} weighs by probabilities of weights without it"),
+        ("sampler.router_replay", "none", f"{noisy} {{is}}: no pass follows the routes"),
+        ("modify.off_policy_mask", 0, f"{noisy} {{}} compares probabilities of weights without it"),
+        ("modify.entropy_bonus", 0, f"{noisy} {{}} differentiates an entropy"),
+        ("modify.entropy_target", 0, f"{noisy} {{}} differentiates an entropy"),
+    )
+    if train.group_size % 2 and config.algorithm.weight_noise and config.algorithm.weight_noise.mirrored:
+        yield (
+            f"mirrors the noise of each second completion, and train.group_size is {train.group_size}; set "
+            f"train.group_size = {train.group_size + 1}"
+        )
+
+
 ELEMENTWISE = ("adamw", "torch:AdamW", "torch:Adam", "torch:SGD", "torch:RMSprop", "torch:Adagrad")
 """Optimizers that treat every number of a weight by itself, so that each rank can update its part."""
 
@@ -419,6 +447,7 @@ RULES = (
     of_batch,
     of_weights,
     of_devices,
+    of_noise,
     of_ahead,
     of_doses,
     of_other_models,

@@ -128,6 +128,7 @@ def demand_enumerable(algorithm: Algorithm[Any], name: str) -> None:
     lacks += ["the place of an answer"] * algorithm.locates_answers
     lacks += ["a study of the problems"] * (algorithm.studies or algorithm.base_rollouts > 0)
     lacks += ["expert answers"] * (algorithm.expert_answers > 0)
+    lacks += ["noise in its weights"] * (algorithm.weight_noise is not None)
     lacks += ["mixed embeddings"] * (algorithm.mixer() is not None)
     lacks += [f"the score {score}" for score in sorted(algorithm.scores - {"correct"})]
     if lacks:

@@ -21,6 +21,7 @@ from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored
 from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.models.weight_noise import NoisyWeights
 from grpobench.runs.prepare.base_rollouts import BaseRollouts, InitialPolicy, base_rollouts
 from grpobench.runs.prepare.experts import Experts, experts
 from grpobench.runs.prepare.study import study
@@ -107,6 +108,8 @@ class RunParts:
     """Of the tasks of `evaluate.also`."""
     experts: Experts | None = None
     """Expert completions, for an algorithm that learns from some beside its rollouts."""
+    noise: NoisyWeights | None = None
+    """Noise in the weights that write rollouts, for an algorithm that learns by it."""
     study_seconds: float = 0.0
     """What it took to sample the initial policy's completions of the training problems."""
 
@@ -145,7 +148,8 @@ def build(
     sampler = sampler_for(config, models, loaded, decoded)
     if sampler.provenance:
         provenance["sampler"] = sampler.provenance
-    source = source_for(config, algorithm, loaded, sampler, clock, models, verdicts)
+    noise = noise_for(config, algorithm, models)
+    source = source_for(config, algorithm, loaded, sampler, clock, models, verdicts, noise)
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
         reward_model = provenance["reward_model"] = source.grader.provenance
         fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
@@ -169,8 +173,16 @@ def build(
         fingerprints,
         tuple(evaluators[1:]),
         experts_for(config, algorithm, loaded),
+        noise,
         answered.seconds if answered else 0.0,
     )
+
+
+def noise_for(config: RunConfig, algorithm: Algorithm[Any], models: RoleModels) -> NoisyWeights | None:
+    """The noise in the weights of a run whose algorithm learns by it."""
+    if algorithm.weight_noise is None:
+        return None
+    return NoisyWeights(models.named_parameters("policy"), algorithm.weight_noise, config.seed)
 
 
 def experts_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> Experts | None:
@@ -363,6 +375,7 @@ def source_for(
     clock: Clock,
     models: RoleModels,
     verdicts: Path | None = None,
+    noise: NoisyWeights | None = None,
 ) -> GroupSource:
     """The source of each step's groups."""
     if config.sampler.kind == "preferences":
@@ -376,7 +389,7 @@ def source_for(
     # A sampler with whole weights of its own mixes those.
     language = loaded.model if sampler.language is None else sampler.language
     table = language.get_input_embeddings().weight
-    fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table, models.past)
+    fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table, models.past, noise)
     return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
 
 

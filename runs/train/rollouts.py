@@ -18,6 +18,7 @@ import torch
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.past_weights import PastWeights
+from grpobench.runs.models.weight_noise import NoisyWeights
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.drawn import demand_routes
@@ -95,10 +96,11 @@ class OnPolicy:
         algorithm: Algorithm[Any],
         embeddings: torch.Tensor | None = None,
         past: PastWeights | None = None,
+        noise: NoisyWeights | None = None,
     ) -> None:
         self.config, self.loaded, self.sampler, self.grader = config, loaded, sampler, grader
         self.clock, self.algorithm, self.embeddings = clock, algorithm, embeddings
-        self.past = past or PastWeights({}, 0)
+        self.past, self.noise = past or PastWeights({}, 0), noise
         self.announced = announces(loaded, config.task.answer_marker)
         self.limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
         room = Room(loaded, self.limit, config.model.long_prompts)
@@ -109,20 +111,27 @@ class OnPolicy:
         self.sampler_tokens = 0.0
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
-        return self.answer(f"{step}/{attempt}", [self.problems[i] for i in index])
+        return self.answer(f"{step}/{attempt}", [self.problems[i] for i in index], step)
 
-    def answer(self, stream: str, problems: Sequence[Problem]) -> list[Group]:
-        """Sample and grade `train.group_size` completions of each problem."""
+    def answer(self, stream: str, problems: Sequence[Problem], step: int = 0) -> list[Group]:
+        """Sample and grade `train.group_size` completions of each problem, with the noise of the step if the
+        weights have any."""
         problem_streams = streams(stream, problems)
         extra = self.algorithm.greedy_baseline
         seeds = self.seeds_of(stream, problems)
-        with self.clock("sample"), self.lagging():
-            sampled = self.sample(problems, seeds)
+        with self.clock("sample"):
+            if self.noise:
+                sampled = self.sample_noisily(self.noise, step, problems, seeds)
+            else:
+                with self.lagging():
+                    sampled = self.sample(problems, seeds)
         if self.config.sampler.router_replay == "R3":
             demand_routes(self.sampler, sampled)
         # Before the cut below: tokens behind a stop string were decoded, too.
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
-        self.sampler_tokens += count_sampled_tokens(sampled)
+        # With noise every completion is of other weights, and no two share the pass over their prompt.
+        passes = [[rollout] for group in sampled for rollout in group] if self.noise else sampled
+        self.sampler_tokens += count_sampled_tokens(passes)
         if strings := self.config.sampler.stop:
             sampled = [
                 [end_after(rollout, strings, self.loaded.decode) for rollout in group] for group in sampled
@@ -173,6 +182,20 @@ class OnPolicy:
             truncation,
         )
         return episodes(self.sampler, self.loaded, *episode_arguments)
+
+    def sample_noisily(
+        self, noise: NoisyWeights, step: int, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]]
+    ) -> list[list[Rollout]]:
+        """The rollouts of each problem, each from the weights of its place. Their seeds are those that they
+        have without noise."""
+        by_member = []
+        for member in range(self.config.train.group_size):
+            with noise.added(step, member):
+                self.sampler.sync()  # an engine has weights of its own
+                with self.sampler.rollout_weights():
+                    by_member.append(self.sample(problems, [(row[member],) for row in seeds]))
+        self.sampler.sync()
+        return [[rollouts[number][0] for rollouts in by_member] for number in range(len(problems))]
 
     def step_request(
         self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int

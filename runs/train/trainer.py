@@ -273,7 +273,9 @@ class Trainer:
     def _needs_forward_for_old_logp(self) -> bool:
         settings = self.config.sampler
         # Rollouts of another policy keep what was recorded with them: the policy of now is not their π_old.
-        if not self.source.on_policy or settings.old_logp == "sampler":
+        # With noise in the weights none of the trainer's probabilities are those of the rollouts.
+        noisy = self.algorithm.weight_noise is not None
+        if not self.source.on_policy or settings.old_logp == "sampler" or noisy:
             return False
         # A correction is the ratio of the trainer's π_old to the sampler's: it needs both. With a lag the
         # sampler is exact about weights that the trainer no longer has.

@@ -25,6 +25,7 @@ from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.role_weights import Ruined
 from grpobench.runs.models.roles import MicroBatches, RoleModels
 from grpobench.runs.models.teaching import as_taught
+from grpobench.runs.models.weight_noise import NoisyWeights
 from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.settings.truncation import truncation_of
@@ -96,7 +97,8 @@ class Updater:
         """Tokens trained on so far."""
         self.begun = False
         """Whether the current step may have changed weights."""
-        self.loss_scale = LossScale() if self.models.dtype == torch.float16 else None
+        self.noise = parts.noise
+        self.loss_scale = LossScale() if self.models.dtype == torch.float16 and not self.noise else None
         """Of what is differentiated in float16; None: nothing is scaled."""
 
     def update(
@@ -170,7 +172,7 @@ class Updater:
 
     def _on_policy(self, roles: Sequence[Role]) -> bool:
         """Whether these roles include the policy that wrote the rollouts."""
-        return "policy" in roles and self.source.on_policy
+        return "policy" in roles and self.source.on_policy and not self.noise
 
     def needs_layout(self, roles: Sequence[Role]) -> bool:
         """Whether log π_old has to be computed in the layout of each update (see `OldLogpByLayout`)."""
@@ -252,6 +254,8 @@ class Updater:
         """Add up the gradients of one minibatch and of its expert completions, if it has any; returns its
         loss, a scalar. `logp`, if given, gets the policy's log-probabilities. In the `first` update of a step
         they are also log π_old."""
+        if self.noise:
+            return self._accumulate_noise(self.noise, batch, signal, tally)
         sums = self.differentiate(batch, signal, roles, tally.catalog, correction, first, experts)
         # After the gradients: once, however often memory ran out.
         self.models.flops.add_update(roles, batch)
@@ -264,6 +268,26 @@ class Updater:
             logp += sums.logp
         self.trained += int(sums.tokens)
         return sums.loss
+
+    def _accumulate_noise(
+        self, noise: NoisyWeights, batch: Batch, signal: Signal, tally: MetricAccumulator
+    ) -> torch.Tensor:
+        """The same where the rollouts' weights had noise: the gradient is a sum of the noises, weighted by
+        what the loss makes of the density of each row's weights (`Algorithm.weight_noise`)."""
+        assert batch.member is not None
+        written, absent = batch.completion_mask, batch.old_logp[:, :0]
+        density = torch.zeros(len(batch), device=batch.reward.device, requires_grad=True)
+        parts = written / written.sum(-1, keepdim=True).clamp(min=1)
+        weights = returned.loss_weights(self.algorithm, batch)
+        now: dict[Role, ModelOutput] = {"policy": ModelOutput(density[:, None] * parts, absent, absent)}
+        loss = returned.loss(self.algorithm, batch, signal, now, weights)
+        total = (loss.terms * weights).sum()
+        (slope,) = torch.autograd.grad(total, density)
+        with self.clock("backward"):
+            noise.add_gradient(batch.step, batch.member, slope)
+        tally.add(loss.metrics, written)
+        self.trained += int(written.sum())
+        return total.detach()
 
     def differentiate(
         self,

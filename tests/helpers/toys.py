@@ -174,6 +174,7 @@ def rollouts(
         sampler_logp=nothing,
         old_logp=nothing,
         group=group,
+        member=torch.tensor([member for members in lengths for member in range(len(members))]),
         stopped=length < limit,
         reward=reward,
         scores={"correct": reward, "consistent": (torch.arange(len(flat)) % 3 == 0).to(reward.dtype)},
@@ -274,6 +275,7 @@ def backward(
         models=models,
         clock=lambda phase: torch.enable_grad(),
         source=types.SimpleNamespace(on_policy=True),
+        noise=None,  # a loss of the weights' density is one of the tokens' probabilities here
         trained=0,
         loss_scale=loss_scale,
     )
