@@ -182,11 +182,11 @@ def test_a_run_goes_on_as_if_never_stopped_and_costs_no_backward_pass(policy: st
     run(config, tmp_path / "parts")
     assert same(tmp_path / "whole", tmp_path / "parts")
     rows = run(dataclasses.replace(config, algorithm=GRPO()), tmp_path / "grpo")
-    asked = [
+    first_prompts = [
         [(group["prompt"], len(group["completions"])) for group in transcript(tmp_path / folder, 1)]
         for folder in ("whole", "grpo")
     ]
-    assert asked[0] == asked[1]
+    assert first_prompts[0] == first_prompts[1]
     # Sampling takes 2 operations for each weight and token, learning 6 more, and every prompt is sampled from
     # once by a group of GRPO's and four times by four members.
     per_token = [r[-1]["cost/flops"] / r[-1]["cost/generated_tokens"] for r in (uninterrupted, rows)]
