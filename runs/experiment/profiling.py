@@ -178,6 +178,8 @@ class Profiler:
         bounds = bounds_of(probe, algorithm, self.folder)
         more = {"settings": bounds} if bounds else {}
         more |= {"model": teacher} if (teacher := self._teacher(probe, algorithm)) else {}
+        if class_of(algorithm, self.folder)().weight_noise:  # a second update would need other rollouts
+            more["train"] = {"num_minibatches": 1}
         arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates, more)
         return ProbeRun(arm, algorithm, served_by(probe, self.probes, ladder), rates)
 

@@ -47,8 +47,8 @@ def unserved(config: RunConfig) -> Iterator[str]:
 
 def left_out(config: RunConfig) -> str:
     """Why an optional arm is left out: its task does not fit it, it would never update its policy in so few
-    steps, it distills a teacher and there is none, or it learns by noise in the weights, which the settings do
-    not allow. Empty where none is so."""
+    steps, it distills a teacher and there is none, or the settings forbid noise in the weights, by which it
+    learns. Empty where none is so."""
     return next(chain(unserved(config), untrained(config), untaught(config), of_noise(config)), "")
 
 

@@ -121,3 +121,16 @@ def test_a_probe_that_an_algorithm_cannot_run_is_left_out_with_the_reason(profil
     broken = profiler.parts_of("grpo", {"policy": -1.0}, ["learn"], ladder=False)
     with pytest.raises(ConfigError, match="learning_rate"):
         profiler.fitting(broken)
+
+
+def test_an_algorithm_that_learns_by_noise_makes_one_update_a_step(profiler: Profiler) -> None:
+    """A second one would need rollouts from noise around its weights; rollouts of old weights have other
+    noise."""
+    profiling.common()["train"]["num_minibatches"] = 2
+    fit, refused = profiler.fitting(profiler.parts_of("es", {"policy": 1e-2}, ["learn", "staleness"]))
+    assert {part.probes[0].name for part in fit} == {"learn"} and list(refused) == ["staleness"]
+    assert "sampler.lag" in refused["staleness"]
+    rows = profiler.run("profile-es", fit[:1], [0])
+    assert {row.state for row in rows} == {"finished"}
+    (other,) = profiler.parts_of("grpo", {"policy": 1e-2}, ["learn"], ladder=False)
+    assert "num_minibatches" not in other.arm["train"]
