@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import nn
 
 from grpobench.algorithms.algorithm import WeightNoise
 from grpobench.runs.tools.seeds import derive
@@ -19,7 +18,7 @@ from grpobench.runs.tools.seeds import derive
 class NoisyWeights:
     """Parameters to which noise is added for a while."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], noise: WeightNoise, seed: int) -> None:
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], noise: WeightNoise, seed: int) -> None:
         self.parameters = {name: p for name, p in parameters.items() if p.requires_grad}
         self.noise, self.seed = noise, seed
 
@@ -34,21 +33,21 @@ class NoisyWeights:
         return noise if drawn == member else noise.neg_()
 
     @contextlib.contextmanager
-    @torch.no_grad()
     def added(self, step: int, member: int) -> Iterator[None]:
         """Within, the parameters are θ + σ·ε. Behind it they are θ again, bit for bit, also after an error.
         Takes the memory of a copy of the parameters."""
         before = {name: p.detach().clone() for name, p in self.parameters.items()}
         try:
-            for name, p in self.parameters.items():
-                # In place: recorded graphs hold the addresses of the weights.
-                p.copy_(before[name] + self.noise.scale * self.draw(step, member, name))
+            with torch.no_grad():
+                for name, p in self.parameters.items():
+                    # In place: recorded graphs hold the addresses of the weights.
+                    p.copy_(before[name] + self.noise.scale * self.draw(step, member, name))
             yield
         finally:
-            for name, p in self.parameters.items():
-                p.copy_(before[name])
+            with torch.no_grad():
+                for name, p in self.parameters.items():
+                    p.copy_(before[name])
 
-    @torch.no_grad()
     def add_gradient(self, step: int, member: torch.Tensor, slope: torch.Tensor) -> None:
         """Add Σ_i slope_i · ∇ log N(θ_i; θ, σ²I) = Σ_i slope_i · ε_i/σ to the gradients, given the member
         (B,) and the slope (B,) of each row."""

@@ -20,7 +20,7 @@ INTEGERS = {
     "algorithms/self_distillation.py": ("written.long().cumsum(-1)",),
     "runs/prepare/base_rollouts.py": ("np.cumsum(tensors['length'])",),
     "algorithms/turns.py": ("first.flatten().cumsum(0)", "self.count.cumsum(0)", "turns.count.cumsum(0)"),
-    "algorithms/parts.py": ("begins.cumsum(0)", "written.flip(-1).cumsum(-1)"),
+    "algorithms/parts.py": ("begins.cumsum(0)", "begins.flatten().cumsum(0)", "written.flip(-1).cumsum(-1)"),
     "algorithms/rredcot.py": (
         "starts.cumsum(-1)",
         "batch.completion_mask.cumsum(-1)",

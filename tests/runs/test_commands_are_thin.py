@@ -20,8 +20,9 @@ INTERFACE = "grpobench.runs.api."
 READING = (
     *("runs.settings.recipe", "runs.settings.layers", "runs.settings.draft", "runs.settings.findings"),
     *("runs.experiment.engines", "runs.tools.strict", "runs.inventory.folders", "tasks.data.bounded"),
+    "runs.evaluation.question.read_judge",
 )
-"""Modules that read arguments: what a name, a list or an assignment stands for."""
+"""Modules and functions that read arguments: what a name, a list or an assignment stands for."""
 PRINTING = (
     *("analysis.tools.text", "analysis.figures.table", "analysis.report.terminal", "analysis.topics.search"),
     *("analysis.calibration.markdown", "analysis.findings.description", "analysis.readable"),

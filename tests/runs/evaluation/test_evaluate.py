@@ -274,7 +274,7 @@ def test_experiment_runs_share_base_and_runs_without_weights_are_skipped(
     (root / "experiment.json").write_text(json.dumps({"runs": names}))
     asked_policies = []
     ask = assess.EvaluationCache._ask
-    monkeypatch.setattr(assess.EvaluationCache, "_ask", lambda *a: asked_policies.append(a[-1]) or ask(*a))
+    monkeypatch.setattr(assess.EvaluationCache, "_ask", lambda *a: asked_policies.append(a[-2]) or ask(*a))
     messages: list[str] = []
     records = list(assess.assess(str(root), greedy(), messages.append))
     assert [record.subject.name for record in records] == names[:2]
