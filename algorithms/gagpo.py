@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput, Models, Tokenwise
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
-from grpobench.algorithms.turns import Anchor, Credit, anchored_share, mean_turns, states_of, turns_of
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, ModelOutput, Models, Tokenwise
+from grpobench.algorithms.gigpo import AnchoredTurns
+from grpobench.algorithms.turns import Credit, states_of, turns_of
 
 
 @dataclass(frozen=True)
-class GAGPO(GroupNormalized, ClippedRatio):
+class GAGPO(AnchoredTurns):
     """Generalized Advantage Grouped Policy Optimization (arXiv:2605.13217), for tasks of several turns.
 
     A state's value is the mean return of the group's turns that began in it, so no critic is trained. With
     C_k = R_k − V_k, the return above the value, Â_k = C_k − γ(1 − λ) Σ_{l≥1} (γλ)^(l−1) C_k+l: what later
     turns did is taken from the earlier ones.
-    Degenerate cases: with trace = 1, Â_k is C_k; in tasks of one turn it is GSPO with these settings, but
-    for rounding; C_k is 0 for a turn whose state no other one shares, so that without recurring states the
-    first turns alone learn; equal rewards with discount = 1 and turn_rewards = 0 have advantage 0, and so
+    Degenerate cases: with trace = 1, Â_k is C_k; in tasks of one turn it equals GSPO with these settings up
+    to rounding; C_k is 0 for a turn whose state no other one shares, so that without recurring states the
+    only first turns learn; equal rewards with discount = 1 and turn_rewards = 0 have advantage 0, and so
     does a group of one episode that returns to no state.
     """
 
@@ -44,8 +44,8 @@ class GAGPO(GroupNormalized, ClippedRatio):
     departures = (
         "A state is known by what stands before the turn, as in gigpo, whose page says how that and episodes "
         "as rows differ from verl-agent. A KL that is subtracted from advantages stays that of each token. "
-        "The deviation has one degree of freedom less (ddof = 1), UCOB's none. γ and λ are UCOB's defaults; "
-        "clip range and β are those of GiGPO's script, since the paper's could not be read. UCOB's trainer "
+        "γ and λ are the defaults of UCOB, a repository of others that has GAGPO; the deviation has one degree "
+        "of freedom less (ddof = 1), UCOB's none; clip range and β are those of GiGPO's script, since the paper's could not be read. UCOB's trainer "
         "hands the estimator the reward of the whole episode as that of each of its turns; here, as its "
         "formula says, a turn has its own."
     )
@@ -57,40 +57,16 @@ class GAGPO(GroupNormalized, ClippedRatio):
         "SirjanSingh/zombiee-v2@9e7cf48, training/train_closed_loop.py has the same recursion, with states "
         "shared by groups. The authors' code was not found"
     )
-    cost = "the reference's forward pass, unless beta is 0"
-    credits_turns = False  # it credits turns by itself
-    metrics = (
-        *parts.CLIP_METRICS,
-        *parts.KL_METRICS,
-        Metric(
-            "advantage/anchored", "share of turns", "turns that share their state with another one", "higher"
-        ),
-        Metric("advantage/turns", "turns", "mean turns of an episode"),
-    )
 
     averaging: parts.Averaging = "turn_mean"
-    beta: float = 0.01
-    """Weight of the KL penalty; 0 reads no reference model."""
-    epsilon: float = 1e-6
-    """Added to the standard deviation."""
-    discount: float = 0.95
-    """γ: what a reward loses by each turn that it is away."""
     trace: float = 0.8
     """λ: with 0 a turn is credited with the rise of the value until the next turn, with 1 with its return
     less its state's value."""
-    anchor: Anchor = "exchange"
-    """What tells the state before a turn: the environment's last reply, the exchange of the policy's last
-    turn and the reply to it, or the whole history."""
-    turn_rewards: float = 0.0
-    """Weight of the environment's rewards of single turns in the episode's reward: as much of it is taken
-    from the last turn to theirs. 1 if the reward is the score `return`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parts.demand_not_negative(turn_rewards=self.turn_rewards)
-        for name in ("discount", "trace"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: must be from 0 to 1")
+        if not 0 <= self.trace <= 1:
+            raise ValueError("trace: must be from 0 to 1")
 
     def advantage(self, batch: Batch, models: Models) -> Tokenwise:
         turns = turns_of(batch.completion_mask)
@@ -112,12 +88,6 @@ class GAGPO(GroupNormalized, ClippedRatio):
                 self.epsilon,
             )
         )
-
-    def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
-        return {
-            "advantage/anchored": anchored_share(batch, self.anchor),
-            "advantage/turns": mean_turns(batch),
-        }
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         ratio = parts.turn_mean(now.logp - batch.old_logp, batch.completion_mask).exp()

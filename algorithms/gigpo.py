@@ -11,7 +11,48 @@ from grpobench.algorithms.turns import Anchor, Credit, CreditKind, anchored_shar
 
 
 @dataclass(frozen=True)
-class GiGPO(GroupNormalized, ClippedRatio):
+class AnchoredTurns(GroupNormalized, ClippedRatio):
+    """Algorithms that compare turns of a group's episodes that began in the same state."""
+
+    cost = "the reference's forward pass, unless beta is 0"
+    credits_turns = False  # it credits turns by itself
+    metrics = (
+        *parts.CLIP_METRICS,
+        *parts.KL_METRICS,
+        Metric(
+            "advantage/anchored", "share of turns", "turns that share their state with another one", "higher"
+        ),
+        Metric("advantage/turns", "turns", "mean turns of an episode"),
+    )
+
+    beta: float = 0.01
+    """Weight of the KL penalty; 0 reads no reference model."""
+    epsilon: float = 1e-6
+    """Added to the standard deviation."""
+    discount: float = 0.95
+    """γ: what a reward loses by each turn that it is away."""
+    anchor: Anchor = "exchange"
+    """What tells the state before a turn: the environment's last reply, the exchange of the policy's last
+    turn and the reply to it, or the whole history."""
+    turn_rewards: float = 0.0
+    """Weight of the environment's rewards of single turns in the episode's reward: as much of it is taken
+    from the last turn to theirs. 1 if the reward is the score `return`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_not_negative(turn_rewards=self.turn_rewards)
+        if not 0 <= self.discount <= 1:
+            raise ValueError("discount: must be from 0 to 1")
+
+    def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
+        return {
+            "advantage/anchored": anchored_share(batch, self.anchor),
+            "advantage/turns": mean_turns(batch),
+        }
+
+
+@dataclass(frozen=True)
+class GiGPO(AnchoredTurns):
     """Group-in-Group Policy Optimization (arXiv:2505.10978), for tasks of several turns.
 
     Episodes of a problem pass through equal states. What became of the turns that began in one of them, their
@@ -56,38 +97,13 @@ class GiGPO(GroupNormalized, ClippedRatio):
         "(vanzll/verl-agent@3553474, examples/gigpo_trainer/run_alfworld.sh); advantages equal theirs, "
         "restated in the tests; of the paper only the abstract was read"
     )
-    cost = "the reference's forward pass, unless beta is 0"
-    credits_turns = False  # it credits turns by itself
-    metrics = (
-        *parts.CLIP_METRICS,
-        *parts.KL_METRICS,
-        Metric(
-            "advantage/anchored", "share of turns", "turns that share their state with another one", "higher"
-        ),
-        Metric("advantage/turns", "turns", "mean turns of an episode"),
-    )
-
     averaging: parts.Averaging = "token_mean"
-    beta: float = 0.01
-    """Weight of the KL penalty; 0 reads no reference model."""
-    epsilon: float = 1e-6
-    """Added to the standard deviation."""
     step_weight: float = 1.0
     """ω, weight of the turn's advantage; 0 is GRPO."""
-    discount: float = 0.95
-    """γ: what a reward loses by each turn that it is away."""
-    anchor: Anchor = "exchange"
-    """What tells the state before a turn: the environment's last reply, the exchange of the policy's last
-    turn and the reply to it, or the whole history."""
-    turn_rewards: float = 0.0
-    """Weight of the environment's rewards of single turns in the episode's reward: as much of it is taken
-    from the last turn to theirs. 1 if the reward is the score `return`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parts.demand_not_negative(step_weight=self.step_weight, turn_rewards=self.turn_rewards)
-        if not 0 <= self.discount <= 1:
-            raise ValueError("discount: must be from 0 to 1")
+        parts.demand_not_negative(step_weight=self.step_weight)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise | Tokenwise:
         kind: CreditKind = "anchored" if self.step_weight else "outcome"
@@ -95,9 +111,4 @@ class GiGPO(GroupNormalized, ClippedRatio):
         return credit(super().advantage, batch, models)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
-        if not self.step_weight:
-            return {}
-        return {
-            "advantage/anchored": anchored_share(batch, self.anchor),
-            "advantage/turns": mean_turns(batch),
-        }
+        return super().observe(batch, signal) if self.step_weight else {}

@@ -20,7 +20,7 @@ REPLACED = ("critic/loss", "critic/value_clip")
 
 @dataclass(frozen=True)
 class Accepted(CriticTargets):
-    """What PPO knows, with the tokens that the critic learns from."""
+    """PPO's signal, with the weights of the tokens that the critic learns from."""
 
     accepted: Tokenwise
     """0, or the factor that makes the average over all tokens a mean over those that count."""
@@ -61,8 +61,8 @@ class PACT(PPO):
         "Whether advantages are whitened is not said; here they are not. It makes four updates of each "
         "model per rollout batch (train.num_minibatches = 4); the critic learns at 5e-6 where the policy has "
         "1e-6 (train.learning_rate). Rewards from min_reward to max_reward are scaled to [0, 1] for the "
-        "critic and back. A ratio of one token stands for the product over the rest of the response, as "
-        "there. Of a turn, too, all tokens learn its return."
+        "critic and back. As in the paper, the ratio of one token approximates the product of ratios over "
+        "the rest of the response. All tokens of a turn learn the return of the turn."
     )
     evidence = (
         "verified: the paper's text (section 4, appendices C.6 and C.7, algorithm 1, table 3), in a copy; "

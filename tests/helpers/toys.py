@@ -104,24 +104,28 @@ def make(architecture: str, context: int) -> Any:
     return transformers.Qwen3MoeForCausalLM(mixture)
 
 
-def characters(folder: Path) -> str:
-    """The folder, with a random Llama over the characters of the nano policies in it."""
+def characters(folder: Path, **sizes: Any) -> str:
+    """The folder, with a random Llama over the characters of the nano policies in it; with other `sizes`, as
+    LlamaConfig calls them."""
     import transformers
 
     torch.manual_seed(0)
+    usual: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.1,
+    }
     small = transformers.LlamaConfig(
         vocab_size=nano.VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=64,
-        initializer_range=0.1,
         tie_word_embeddings=True,
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,
+        **usual | sizes,
     )
     transformers.LlamaForCausalLM(small).save_pretrained(folder)
     nano.character_tokenizer().save_pretrained(folder)

@@ -17,6 +17,7 @@ from helpers.chat_server import Answer, ChatServer, chat_server, completion
 from helpers.shell import command
 from helpers.whole_runs import TIMED
 
+from grpobench.runs import cli
 from grpobench.runs.reward.chat import JudgingError
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import RewardConfig
@@ -154,7 +155,10 @@ def test_killed_run_resumes_with_no_request_twice_and_the_same_numbers(tmp_path:
     assert not traces and KEY not in printed
 
 
-def test_evaluation_with_a_judge_scores_answers_and_keeps_verdicts(tmp_path: Path) -> None:
+def test_evaluation_with_a_judge_scores_answers_and_keeps_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "judge.toml").write_text(
         'url = "URL"\nmodel = "tester"\nrubric = "Is it short? {response}"\nrepeats = 2\ntemperature = 1\n'
     )
@@ -162,17 +166,17 @@ def test_evaluation_with_a_judge_scores_answers_and_keeps_verdicts(tmp_path: Pat
         path = tmp_path / "judge.toml"
         path.write_text(path.read_text().replace("URL", server.url))
         words = ["eval", "nano", "--task", "arithmetic", "--problems", "4", "--judge", "judge.toml"]
-        first = command(*words, "--json", folder=tmp_path)
-        assert first.returncode == 0, first.stderr
+        assert cli.main([*words, "--json"]) == 0
+        first = json.loads(capsys.readouterr().out)
         asked_first = len(server.requests)
-        again = command(*words, "--json", "--again", folder=tmp_path)
+        assert cli.main([*words, "--json", "--again"]) == 0
     assert len(server.requests) == asked_first
     assert {*Counter(server.contents).values()} == {2}  # each answer as often as it is repeated
-    (record,) = json.loads(first.stdout.partition("LOADED")[0])["records"]
+    (record,) = first["records"]
     numbers = record["numbers"]["model"]
     assert 0 <= numbers["eval/test/greedy/judge"] <= 1
     assert {f"eval/test/greedy/judge_{name}" for name in ("agreement", "unreadable", "calls")} <= {*numbers}
-    repeated = json.loads(again.stdout.partition("LOADED")[0])["records"][0]["numbers"]["model"]
+    repeated = json.loads(capsys.readouterr().out)["records"][0]["numbers"]["model"]
     assert repeated == numbers
     rows = [json.loads(line) for line in Path(tmp_path / record["path"]).with_suffix(".jsonl").open()]
     assert all(len(row["judge"]) == 2 and "judge" in row["scores"] for row in rows)
