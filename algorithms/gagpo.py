@@ -44,10 +44,10 @@ class GAGPO(AnchoredTurns):
     departures = (
         "A state is known by what stands before the turn, as in gigpo, whose page says how that and episodes "
         "as rows differ from verl-agent. A KL that is subtracted from advantages stays that of each token. "
-        "γ and λ are the defaults of UCOB, a repository of others that has GAGPO; the deviation has one degree "
-        "of freedom less (ddof = 1), UCOB's none; clip range and β are those of GiGPO's script, since the paper's could not be read. UCOB's trainer "
-        "hands the estimator the reward of the whole episode as that of each of its turns; here, as its "
-        "formula says, a turn has its own."
+        "γ and λ are the defaults of UCOB, a repository of others that has GAGPO; the deviation has one "
+        "degree of freedom less (ddof = 1), UCOB's none; clip range and β are those of GiGPO's script, since "
+        "the paper's could not be read. UCOB's trainer hands the estimator the reward of the whole episode "
+        "as that of each of its turns; here, as its formula says, a turn has its own."
     )
     evidence = (
         "reconstruction: the paper's abstract, and a summary that has the mean return as value, the "
