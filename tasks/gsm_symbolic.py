@@ -39,6 +39,7 @@ class GSMSymbolic(Generated, WordProblems):
     summary = "grade-school word problems from templates, with worked solutions"
     packages = (PACKAGE,)
     license = "MIT"
+    max_completion_tokens = 224
     caveat = (
         "The templates are made of 100 test problems of GSM8K: after training on them, evaluate on gsm8k "
         "with its setting symbolic = false. Validation and test have few templates, so accuracies there are "
