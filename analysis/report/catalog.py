@@ -37,6 +37,7 @@ from grpobench.analysis.topics.costs import (
 from grpobench.analysis.topics.evaluations import agreement_table, later_table
 from grpobench.analysis.topics.figure_names import AXES, TRAINING
 from grpobench.analysis.topics.guards import guards_table
+from grpobench.analysis.topics.judges import judges_table
 from grpobench.analysis.topics.mixtures import order_table, parts_table
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.overview import differences_table, overview_table
@@ -115,6 +116,7 @@ OF_LOGS: Mapping[str, MakeTable] = {
     "rewards": lambda numbers: rewards_table(numbers.experiment),
     "critic": lambda numbers: critic_table(numbers.experiment),
     "bias": lambda numbers: bias_table(numbers.experiment, numbers.bias),
+    "judge": lambda numbers: judges_table(numbers.experiment),
     "probes": lambda numbers: probes_table(numbers.experiment, numbers.later),
     "evaluations": lambda numbers: later_table(numbers.later),
     "agreement": lambda numbers: agreement_table(numbers.later),

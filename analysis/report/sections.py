@@ -126,6 +126,7 @@ SECTIONS: Sequence[Section] = (
         (*tables("accuracy", "mixture"), *tables("accuracy_sampled", "accuracy_greedy", fold=Fold.SCREEN)),
     ),
     Section("Several turns", (*tables("horizons"), *figures("credit"))),
+    Section("Judge", tables("judge")),
     Section("Where a gain comes from", tables("sources", fold=Fold.PAPER)),
     Section(
         "Stability",
