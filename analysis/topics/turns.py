@@ -78,7 +78,10 @@ def horizons_table(experiment: Experiment) -> PrintedTable:
 
 # Credit
 
-TRUE = "True: the same of the turns' true advantages, under a policy that the task knows, in all arms."
+TRUE = (
+    "True: the same of the turns' true advantages, under a policy that the task knows, a line for each "
+    "number of turns."
+)
 
 
 def credit_by_turn(experiment: Experiment) -> pd.DataFrame:
@@ -128,19 +131,11 @@ def draw_credit(experiment: Experiment, sheet: Sheet) -> Drawing | None:
 
 
 def _credit_panel(axes: Axes, rows: pd.DataFrame, style: Look) -> None:
-    """The arms' curves with their bands, and the true one over all arms."""
-    for (kind, arm), of_arm in [
-        *rows[rows["kind"] == "turn"].groupby(["kind", "arm"], sort=False),
-        *((("true", ""), true) for true in [rows[rows["kind"] == "true"]] if len(true)),
-    ]:
-        table = of_arm.pivot_table(index="turn", columns=["arm", "seed"], values="value")
-        mean, low, high = (100 * np.asarray(values) for values in seed_means(table))
-        turns = [int(turn) for turn in table.index]
-        if kind == "true":
-            axes.plot(turns, mean, color=BASE_COLOR, linestyle=BASE_DASH, linewidth=1.6)
-            continue
+    """The arms' curves with their bands, and the true ones, each over the arms with as many turns."""
+    for arm, of_arm in rows[rows["kind"] == "turn"].groupby("arm", sort=False):
+        turns, mean, low, high = _means(of_arm)
         color = style.color[arm]
-        if table.shape[1] > 1:
+        if of_arm["seed"].nunique() > 1:
             low, high = np.maximum(low, 0), np.minimum(high, 100)
             axes.fill_between(turns, low, high, color=color, alpha=BAND, linewidth=0)
         axes.plot(
@@ -152,6 +147,17 @@ def _credit_panel(axes: Axes, rows: pd.DataFrame, style: Look) -> None:
             marker=style.marker[arm],
             markersize=3,
         )
+    true = rows[rows["kind"] == "true"]
+    for _, of_length in true.groupby(true.groupby("arm")["turn"].transform("max"), sort=True):
+        turns, mean, _, _ = _means(of_length)
+        axes.plot(turns, mean, color=BASE_COLOR, linestyle=BASE_DASH, linewidth=1.6)
     axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _means(rows: pd.DataFrame) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
+    """Turns, and the mean share of each over runs with its interval, in percent."""
+    table = rows.pivot_table(index="turn", columns=["arm", "seed"], values="value")
+    mean, low, high = (100 * np.asarray(values) for values in seed_means(table))
+    return [int(turn) for turn in table.index], mean, low, high

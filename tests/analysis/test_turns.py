@@ -74,6 +74,20 @@ def test_credit_is_drawn_for_each_turn_beside_the_true_one(experiment: Experimen
     assert curves == [pytest.approx(ys) for ys in ((50, 50), (20, 80), (0, 100))]
 
 
+def test_arms_with_different_numbers_of_turns_have_true_credits_of_their_own(tmp_path: Path) -> None:
+    sizes = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2}
+    arms = ("short", "long", "also-long")
+    root = Synthetic(arms=arms, tasks=("arithmetic",), seeds=(1, 2), **sizes).write(tmp_path)  # type: ignore[arg-type]
+    for run in root.glob("*-s*"):
+        true = (0.25, 0.75) if run.name.startswith("short") else (0.2, 0.3, 0.5)
+        credit = {f"credit/{kind}_{k}": x for kind in ("turn", "true") for k, x in enumerate(true, 1)}
+        rewrite(run / "metrics.jsonl", lambda row, credit=credit: row | (credit if row["step"] else {}))
+    drawing = FIGURES["credit"](load(root))
+    assert drawing is not None
+    curves = [tuple(line.get_ydata()) for line in drawing.figure.axes[0].lines][len(arms) :]
+    assert curves == [pytest.approx(ys) for ys in ((25, 75), (20, 30, 50))]
+
+
 def test_tasks_of_one_turn_have_neither(tmp_path: Path) -> None:
     sizes = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2}
     root = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), **sizes).write(tmp_path)  # type: ignore[arg-type]
