@@ -39,6 +39,7 @@ from grpobench.analysis.topics.figure_names import AXES, TRAINING
 from grpobench.analysis.topics.guards import guards_table
 from grpobench.analysis.topics.judges import judges_table
 from grpobench.analysis.topics.mixtures import order_table, parts_table
+from grpobench.analysis.topics.noise import noise_table
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.overview import differences_table, overview_table
 from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table, rate_pairs_table
@@ -86,6 +87,7 @@ OF_ACCURACIES: Mapping[str, MakeTable] = {
         numbers.rates.words if numbers.rates else None,
     ),
     "unresolved": lambda numbers: unresolved_table(numbers.compared, numbers.experiment.plan),
+    "noise": lambda numbers: noise_table(numbers.experiment, numbers.runs),
     "against_base": lambda numbers: against_base_table(numbers.against_base),
     "aggregate": lambda numbers: aggregate_table(numbers.experiment, numbers.runs),
     "improvement": lambda numbers: improvement_table(numbers.experiment, numbers.runs),

@@ -118,7 +118,7 @@ SECTIONS: Sequence[Section] = (
         (
             *figures("differences"),
             *tables("comparisons", "order", fold=Fold.PAPER),
-            *tables("unresolved", "against_base", "aggregate", "improvement", fold=Fold.SCREEN),
+            *tables("unresolved", "noise", "against_base", "aggregate", "improvement", fold=Fold.SCREEN),
         ),
     ),
     Section(

@@ -1,0 +1,87 @@
+"""A report says which outcome of its runs is quiet, from the spread of paired differences alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.synthetic import Synthetic
+from scipy import stats
+
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.topics.noise import PART, noise_table, outcome_noise
+from grpobench.analysis.topics.numbers import Numbers
+
+ACCURACY = {
+    "a": (0.60, 0.64, 0.62, 0.70, 0.58, 0.61),
+    "b": (0.55, 0.66, 0.60, 0.64, 0.59, 0.50),
+    "c": (0.70, 0.71, 0.69, 0.80, 0.66, 0.72),
+}
+
+
+def numbers_of(folder: Path, **changes: object) -> Numbers:
+    made = Synthetic(
+        arms=tuple(ACCURACY),
+        tasks=("sums",),
+        seeds=range(6),
+        steps=20,
+        every=10,
+        gain=dict.fromkeys(ACCURACY, 0.3),
+        accuracy=lambda arm, task, seed: ACCURACY[arm][seed],
+        **changes,  # type: ignore[arg-type]
+    )
+    return Numbers(load(made.write(folder)))
+
+
+def test_the_deviation_is_pooled_over_pairs_and_seeds_follow_from_it(tmp_path: Path) -> None:
+    numbers = numbers_of(tmp_path)
+    frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
+    final = frame.loc["final accuracy, greedy"]
+    pairs = [np.subtract(ACCURACY[one], ACCURACY[other]) for one, other in ("ab", "ac", "bc")]
+    deviation = math.sqrt(np.mean([pair.var(ddof=1) for pair in pairs]))
+    assert final["deviation"] == pytest.approx(deviation) and (final["pairs"], final["seeds"]) == (3, 6)
+    base = numbers.runs["base"].mean()
+    gain = np.mean([*ACCURACY.values()]) - base
+    assert final["gain"] == pytest.approx(gain) and final["noise"] == pytest.approx(deviation / gain)
+    # A t test, corrected by Šidák over three pairs, has 80 % power there; ours is a permutation test.
+    found, level = final["needed"], 1 - 0.95 ** (1 / 3)
+    for seeds, least in ((1.25 * found, True), (0.75 * found, False)):
+        limit = stats.t.ppf(1 - level / 2, seeds - 1)
+        power = stats.nct.sf(limit, seeds - 1, PART * gain / deviation * math.sqrt(seeds))
+        assert (power > 0.8) == least
+
+
+def test_other_outcomes_are_those_of_the_logs(tmp_path: Path) -> None:
+    numbers = numbers_of(tmp_path)
+    frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
+    verdicts = numbers.experiment.select("score/correct").groupby(["arm", "seed"], observed=True)["value"]
+    mean = verdicts.mean().unstack("seed")
+    pairs = [mean.loc[one] - mean.loc[other] for one, other in ("ab", "ac", "bc")]
+    expected = math.sqrt(np.mean([pair.var() for pair in pairs]))
+    assert frame.loc["verdicts on rollouts, mean over training", "deviation"] == pytest.approx(expected)
+    first = verdicts.first().unstack("seed")
+    gain = float((mean - first).to_numpy().mean())
+    assert frame.loc["verdicts on rollouts, mean over training", "gain"] == pytest.approx(gain)
+    assert "final accuracy, sampled" in frame.index
+
+
+def test_runs_that_failed_do_not_count_and_two_seeds_say_nothing(tmp_path: Path) -> None:
+    states = {("a", "sums", seed): ("diverged", 10) for seed in (0, 1)}
+    numbers = numbers_of(tmp_path / "one", states=states)
+    frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
+    pairs = [np.subtract(ACCURACY["a"][2:], ACCURACY[other][2:]) for other in "bc"]
+    pairs.append(np.subtract(ACCURACY["b"], ACCURACY["c"]))
+    expected = math.sqrt(np.mean([pair.var(ddof=1) for pair in pairs]))
+    assert frame.loc["final accuracy, greedy", "deviation"] == pytest.approx(expected)
+    states = {(arm, "sums", seed): ("diverged", 10) for arm in "abc" for seed in range(4)}
+    numbers = numbers_of(tmp_path / "two", states=states)
+    assert not noise_table(numbers.experiment, numbers.runs).rows
+
+
+def test_the_table_shows_no_difference_between_arms(tmp_path: Path) -> None:
+    numbers = numbers_of(tmp_path)
+    table = noise_table(numbers.experiment, numbers.runs)
+    assert not {"a", "b", "c"} & {cell for row in table.rows for cell in row}
+    assert table.rows[0][:4] == ["sums", "final accuracy, greedy", "3", "6"]
