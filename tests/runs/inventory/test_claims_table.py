@@ -17,7 +17,7 @@ TABLES = DOCS / "results" / "findings"
 @pytest.mark.parametrize(
     ("name", "rates", "bases"),
     [
-        ("staleness", "best of 4", 1),
+        ("staleness", "best of 5", 1),
         ("kl-anchor", "2", 3),
         ("placebo", "2", 1),
         ("baseline", "1", 1),

@@ -135,13 +135,10 @@ def test_a_page_shows_power_and_why_little_was_enough() -> None:
     changed = dataclasses.replace(entry, study=dataclasses.replace(entry.study, underpowered=reason))
     page = gallery.finding_pages(templating.templates(), [changed])["findings/std-bias.md"]
     assert f"**Power below 80 %.** {reason}" in page
-    # at equal accuracy: SD 1.19 points over eight seeds, 2 matter
-    assert "| −0.8 points (−1.8 to +0.2) | 2.0 points | 95 % |" in page
-    assert "(1.37 to 9.67) | 1.25 times | 4 % |" in page  # SD of the logarithm 1.17, ln 1.25 = .22
-    assert (
-        "(1.37 to 9.67)" in written()["findings/std-bias.md"]
-        and reason not in written()["findings/std-bias.md"]
-    )
+    # SD of the logarithm .77 over twelve seeds, ln 1.25 = .22
+    assert "| 2.83 times (1.73 to 4.62) | 1.25 times | 15 % |" in page
+    assert "(1.73 to 4.62)" in written()["findings/std-bias.md"]
+    assert reason not in written()["findings/std-bias.md"]
 
 
 def test_the_index_and_the_highlights_say_how_many_conclusions_may_be_wrong() -> None:
