@@ -55,15 +55,15 @@ def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
             arms = _outcome_of_runs(experiment, finished, task, metric, reduction)
             differences = [_differences(arms, *pair) for pair in pairs]
             deviations = [spread_of(values) for values in differences if len(values) >= LEAST]
-            known = [deviation for deviation in deviations if math.isfinite(deviation)]
-            if not known:
+            measured = [deviation for deviation in deviations if math.isfinite(deviation)]
+            if not measured:
                 continue
-            deviation = math.sqrt(float(np.mean(np.square(known))))
+            deviation = math.sqrt(float(np.mean(np.square(measured))))
             gain = _gain(arms)
             effect, least = PART * max(gain, 0.0) / deviation, seeds_needed(ALPHA)
             needed = power.seeds_for(effect, len(pairs), ALPHA, least, correction)
             seeds = max(map(len, differences))
-            rows.append((task, name, len(known), seeds, gain, deviation, deviation / abs(gain), needed))
+            rows.append((task, name, len(measured), seeds, gain, deviation, deviation / abs(gain), needed))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -89,8 +89,8 @@ def _gain(arms: Runs) -> float:
 
 def _differences(arms: Runs, first: str, second: str) -> list[float]:
     """Inside each seed that both arms have."""
-    one, other = arms.get(first, {}), arms.get(second, {})
-    return [one[seed][1] - other[seed][1] for seed in sorted(one.keys() & other.keys())]
+    of_first, of_second = arms.get(first, {}), arms.get(second, {})
+    return [of_first[seed][1] - of_second[seed][1] for seed in sorted(of_first.keys() & of_second.keys())]
 
 
 def noise_table(experiment: Experiment, runs: pd.DataFrame) -> PrintedTable:

@@ -136,10 +136,10 @@ class SymbolicTemplate:
             if needed & {*names}:
                 needed |= _names(tree)
         rows: list[tuple[list[str], Compiled, list[Compiled]]] = []
-        known = {*FUNCTIONS, *self.lists}
+        assigned = {*FUNCTIONS, *self.lists}
         for names, tree in sorted(lines, key=lambda line: not needed & {*line[0]}):
-            known |= {*names}
-            ready = [condition for condition in conditions if _names(condition) <= known]
+            assigned |= {*names}
+            ready = [condition for condition in conditions if _names(condition) <= assigned]
             conditions = [condition for condition in conditions if condition not in ready]
             rows.append((names, self._compiled(tree), [self._compiled(condition) for condition in ready]))
         if conditions:
@@ -251,8 +251,8 @@ def written(value: Value) -> str:
     for digits in range(1, 7):
         scaled = value * 10**digits
         if scaled.denominator == 1:
-            units, rest = divmod(abs(scaled.numerator), 10**digits)
-            return f"{'-' * (value < 0)}{units}.{rest:0{digits}}"
+            units, fraction = divmod(abs(scaled.numerator), 10**digits)
+            return f"{'-' * (value < 0)}{units}.{fraction:0{digits}}"
     return f"{value.numerator}/{value.denominator}"
 
 

@@ -39,15 +39,17 @@ def test_the_deviation_is_pooled_over_pairs_and_seeds_follow_from_it(tmp_path: P
     numbers = numbers_of(tmp_path)
     frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
     final = frame.loc["final accuracy, greedy"]
-    pairs = [np.subtract(ACCURACY[one], ACCURACY[other]) for one, other in ("ab", "ac", "bc")]
+    pairs = [
+        np.subtract(ACCURACY[first_arm], ACCURACY[second_arm]) for first_arm, second_arm in ("ab", "ac", "bc")
+    ]
     deviation = math.sqrt(np.mean([pair.var(ddof=1) for pair in pairs]))
     assert final["deviation"] == pytest.approx(deviation) and (final["pairs"], final["seeds"]) == (3, 6)
     base = numbers.runs["base"].mean()
     gain = np.mean([*ACCURACY.values()]) - base
     assert final["gain"] == pytest.approx(gain) and final["noise"] == pytest.approx(deviation / gain)
     # A t test, corrected by Šidák over three pairs, has 80 % power there; ours is a permutation test.
-    found, level = final["needed"], 1 - 0.95 ** (1 / 3)
-    for seeds, least in ((1.25 * found, True), (0.75 * found, False)):
+    needed, level = final["needed"], 1 - 0.95 ** (1 / 3)
+    for seeds, least in ((1.25 * needed, True), (0.75 * needed, False)):
         limit = stats.t.ppf(1 - level / 2, seeds - 1)
         power = stats.nct.sf(limit, seeds - 1, PART * gain / deviation * math.sqrt(seeds))
         assert (power > 0.8) == least
@@ -58,7 +60,7 @@ def test_other_outcomes_are_those_of_the_logs(tmp_path: Path) -> None:
     frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
     verdicts = numbers.experiment.select("score/correct").groupby(["arm", "seed"], observed=True)["value"]
     mean = verdicts.mean().unstack("seed")
-    pairs = [mean.loc[one] - mean.loc[other] for one, other in ("ab", "ac", "bc")]
+    pairs = [mean.loc[first_arm] - mean.loc[second_arm] for first_arm, second_arm in ("ab", "ac", "bc")]
     expected = math.sqrt(np.mean([pair.var() for pair in pairs]))
     assert frame.loc["verdicts on rollouts, mean over training", "deviation"] == pytest.approx(expected)
     first = verdicts.first().unstack("seed")
@@ -71,7 +73,7 @@ def test_runs_that_failed_do_not_count_and_two_seeds_say_nothing(tmp_path: Path)
     states = {("a", "sums", seed): ("diverged", 10) for seed in (0, 1)}
     numbers = numbers_of(tmp_path / "one", states=states)
     frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
-    pairs = [np.subtract(ACCURACY["a"][2:], ACCURACY[other][2:]) for other in "bc"]
+    pairs = [np.subtract(ACCURACY["a"][2:], ACCURACY[second_arm][2:]) for second_arm in "bc"]
     pairs.append(np.subtract(ACCURACY["b"], ACCURACY["c"]))
     expected = math.sqrt(np.mean([pair.var(ddof=1) for pair in pairs]))
     assert frame.loc["final accuracy, greedy", "deviation"] == pytest.approx(expected)

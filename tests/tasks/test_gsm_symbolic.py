@@ -159,14 +159,14 @@ def test_conditions_that_nothing_meets_and_unknown_names_end() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forty templates that differ in a name, some for each split."""
-    place = tmp_path / FOLDER
-    (place / "symbolic").mkdir(parents=True)
-    (place / "replacements.json").write_text(json.dumps(LISTS))
+    templates = tmp_path / FOLDER
+    (templates / "symbolic").mkdir(parents=True)
+    (templates / "replacements.json").write_text(json.dumps(LISTS))
     for number in range(40):
-        write(place, f"{number:04}", QUESTION.replace("apples", f"apples of kind {number}"), SOLUTION)
+        write(templates, f"{number:04}", QUESTION.replace("apples", f"apples of kind {number}"), SOLUTION)
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
     _read.cache_clear()
-    return place
+    return templates
 
 
 def write(folder: Path, name: str, question: str, solution: str) -> None:
