@@ -10,7 +10,6 @@ import pandas as pd
 
 from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.measure import MODES, reduced
-from grpobench.analysis.resolution import LEAST
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import pairs_of
@@ -22,6 +21,8 @@ from grpobench.analysis.topics.unresolved import seeds_text
 
 PART = 0.1
 """Of the gain by training: the difference between arms for which numbers of seeds are given."""
+LEAST = 3
+"""Fewest shared seeds of a pair that say something of the spread of its difference."""
 VERDICT = "score/correct"
 COLUMNS = ["task", "outcome", "pairs", "seeds", "gain", "deviation", "noise", "needed"]
 Runs = Mapping[str, Mapping[int, tuple[float, float]]]

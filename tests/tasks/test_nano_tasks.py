@@ -25,7 +25,7 @@ from grpobench.tasks.nanocode import NanoCode
 from grpobench.tasks.sandbox.protocol import Execution, Job
 from grpobench.tasks.task import Graded, Problem, Task, Verdict
 
-GENERATED = [name for name, cls in TASKS.items() if issubclass(cls, Generated)]
+GENERATED = [name for name, cls in TASKS.items() if issubclass(cls, Generated) and not cls.packages]
 REAL = ("json_schema", "functions")
 """Tasks for models that write prose: what stands around an answer is free, and budgets count their tokens."""
 NANO = [name for name in GENERATED if name not in REAL]
