@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
@@ -260,9 +261,9 @@ def _family_p(family: Sequence[Pair], contrasts: Mapping[Pair, Floats]) -> float
     for signs in _patterns(seeds, sum(table.shape[0] * table.shape[1] for table in z.values())):
         flipped = _largest(z, rates, signs)
         for index, chosen in enumerate(choices):
-            bound = max(observed[arm][0, rate] for arm, rate in zip(rates, chosen, strict=True))
-            columns = [flipped[arm][:, rate] for arm, rate in zip(rates, chosen, strict=True)]
-            reached[index] += np.count_nonzero(np.maximum.reduce(columns) >= bound - SLACK)
+            bound = max(observed[arm][rate, 0] for arm, rate in zip(rates, chosen, strict=True))
+            rows = [flipped[arm][rate] for arm, rate in zip(rates, chosen, strict=True)]
+            reached[index] += np.count_nonzero(reduce(np.maximum, rows) >= bound - SLACK)
         total += len(signs)
     return float(reached.max() / total)
 
@@ -275,13 +276,13 @@ def _over_seeds_in_use(z: Mapping[Pair, Floats]) -> dict[Pair, Floats]:
 
 
 def _largest(z: Mapping[Pair, Floats], rates: Mapping[str, int], signs: Floats) -> dict[str, Floats]:
-    """Arm → (patterns, rates of the arm): the largest z of any rate of any other arm of the family against
+    """Arm → (rates of the arm, patterns): the largest z of any rate of any other arm of the family against
     each rate of the arm."""
-    largest = {arm: np.full((len(signs), count), -np.inf) for arm, count in rates.items()}
+    largest = {arm: np.full((count, len(signs)), -np.inf) for arm, count in rates.items()}
     for (first, second), table in z.items():
-        sums = np.einsum("rqn,pn->prq", table, signs)
-        largest[second] = np.maximum(largest[second], sums.max(axis=1))
-        largest[first] = np.maximum(largest[first], (-sums).max(axis=2))
+        sums = table @ signs.T  # (rates of first, rates of second, patterns)
+        np.maximum(largest[second], sums.max(axis=0), out=largest[second])
+        np.maximum(largest[first], -sums.min(axis=1), out=largest[first])
     return largest
 
 

@@ -85,14 +85,14 @@ def _shares(
 def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[Floats]:
     """(rows, count) of 1 and −1, in blocks: all patterns of so many values, above `EXACT_SEEDS` so many
     random ones, the observed one first. With so many `columns` a product with a block fits into memory."""
-    rng = np.random.default_rng(seed)
-    every = 2**count if count <= EXACT_SEEDS else draws
     rows = max(1, BLOCK // max(count, columns))
-    for start in range(0, every, rows):
-        block_rows = min(rows, every - start)
-        if count <= EXACT_SEEDS:
-            yield _every_pattern(count)[start : start + block_rows]
-            continue
+    if count <= EXACT_SEEDS:
+        patterns = _every_pattern(count)
+        yield from (patterns[start : start + rows] for start in range(0, len(patterns), rows))
+        return
+    rng = np.random.default_rng(seed)
+    for start in range(0, draws, rows):
+        block_rows = min(rows, draws - start)
         flipped = rng.integers(2, size=(block_rows, count))
         if start == 0:
             flipped[0] = 0  # the observed pattern is one of the possible ones

@@ -15,6 +15,7 @@ from grpobench.runs.settings.findings import FindingFile, findings, read_finding
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.findings.result import Result
 
 SCALE = "nano"
 HEAD = (
@@ -33,22 +34,25 @@ def _row(study: FindingFile, tables: Path) -> str:
     name = study.finding.name
     current, earlier = (_read(tables, name, beside) for beside in ("", SET_ASIDE))
     decided = current is not None and judging_rule(study, current).digest == study.finding.digest
-    before, now = (earlier, current) if decided else (current, None)
+    before, now = (
+        None if record is None else record.result(judging_rule(study, record))
+        for record in ((earlier, current) if decided else (current, None))
+    )
     power, bases = smallest_power(study, tables, now), study.bases(SCALE)
     page = f"findings/{name}.md"
     claim = f"[{name}]({page}): {study.finding.claim}" if current else f"`{name}`: {study.finding.claim}"
     cells = (
         reworded(claim),
         study.finding.source,
-        label(study, before),
-        label(study, now),
+        label(before),
+        label(now),
         # Before the runs nobody knows how far bases differ.
         "not known"
         if math.isnan(power)
         else "at most " * (now is None and bases > 1) + f"{power:.0%}".replace("%", " %"),
         rates_words(study),
         str(bases),
-        _state(label(study, now)) if now else "registered",
+        _state(label(now)) if now else "registered",
     )
     return f"| {' | '.join(map(cell, cells))} |"
 
@@ -64,20 +68,18 @@ def _read(tables: Path, name: str, beside: str) -> Record | None:
     return read_kept(path) if path.exists() else None
 
 
-def label(study: FindingFile, record: Record | None) -> str:
+def label(result: Result | None) -> str:
     """The conclusion of a kept table; a rule without checks and controls is judged without asking for any."""
-    if record is None:
+    if result is None:
         return "–"
-    result = record.result(judging_rule(study, record))
     return result.label if result.checks or result.controls else result.unchecked
 
 
-def smallest_power(study: FindingFile, tables: Path, record: Record | None) -> float:
+def smallest_power(study: FindingFile, tables: Path, result: Result | None) -> float:
     """The least power of the deciding tests: by the runs, or before them by what is expected; NaN if that of
     none is known."""
-    if record:
-        judged = record.result(judging_rule(study, record)).tests
-        powers = [planned_of(test).power for test in judged if not (test.test.also or test.test.deals)]
+    if result:
+        powers = [planned_of(test).power for test in result.tests if not (test.test.also or test.test.deals)]
     else:
         seeds = len(study.seeds(SCALE))
         powers = [planned.power for planned in planned_tests(study, SCALE, seeds, tables.parent)]
