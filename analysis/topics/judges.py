@@ -59,7 +59,7 @@ def judges_table(experiment: Experiment) -> PrintedTable:
     header = ["task", "arm", "mode", "judge", "change", "verifier's change"]
     note = (
         "Mean grade of the judge in percent of the full one before training → at the last evaluation, and "
-        "its change in points with a 95 % t interval over seeds, beside that of the verifier's accuracy. "
+        "its change in points with a 95 % t interval over seeds; then the change of the verifier's accuracy. "
         "Where both go apart, read the answers. Agreement: Krippendorff's alpha of repeated verdicts; 0 says "
         "that the judge draws lots. Unreadable: verdicts in percent that state no grade. Cost: of the last "
         "evaluations of all seeds, in the currency of `prices`."

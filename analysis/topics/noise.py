@@ -14,8 +14,8 @@ from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
-from grpobench.analysis.statistics.verdicts import ALPHA, correction_of, spread_of
-from grpobench.analysis.tools.text import percent
+from grpobench.analysis.statistics.verdicts import ALPHA, SAME, correction_of
+from grpobench.analysis.tools.text import number, percent
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.unresolved import seeds_text
 
@@ -44,7 +44,8 @@ def outcomes(experiment: Experiment, task: str) -> dict[str, tuple[str, str]]:
 def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per task and outcome: pairs of arms, the seeds that they share, gain (mean over arms),
     deviation (of a paired difference, √ of the mean variance over pairs), noise (deviation as a share of the
-    gain) and needed (seeds that find a difference of `PART` of the gain). `runs` are the rows of `finals`:
+    gain, infinite without one) and needed (seeds that find a difference of `PART` of the gain; infinite
+    likewise). `runs` are the rows of `finals`:
     runs that collapsed or failed do not count. Empty for a map and with fewer than `LEAST` shared seeds."""
     rows = []
     ended = runs[runs["run_status"] == FINISHED]
@@ -55,16 +56,15 @@ def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
         for name, (metric, reduction) in outcomes(experiment, task).items():
             arms = _outcome_of_runs(experiment, finished, task, metric, reduction)
             differences = [_differences(arms, *pair) for pair in pairs]
-            deviations = [spread_of(values) for values in differences if len(values) >= LEAST]
-            measured = [deviation for deviation in deviations if math.isfinite(deviation)]
-            if not measured:
+            variances = [np.var(values, ddof=1) for values in differences if len(values) >= LEAST]
+            deviation, gain = math.sqrt(np.mean(variances)) if variances else 0.0, _gain(arms)
+            if not deviation > SAME:
                 continue
-            deviation = math.sqrt(float(np.mean(np.square(measured))))
-            gain = _gain(arms)
             effect, least = PART * max(gain, 0.0) / deviation, seeds_needed(ALPHA)
             needed = power.seeds_for(effect, len(pairs), ALPHA, least, correction)
             seeds = max(map(len, differences))
-            rows.append((task, name, len(measured), seeds, gain, deviation, deviation / abs(gain), needed))
+            noise = deviation / gain if gain > 0 else math.inf
+            rows.append((task, name, len(variances), seeds, gain, deviation, noise, needed))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -77,7 +77,8 @@ def _outcome_of_runs(
     first = 0 if metric == VERDICT else 1
     for (arm, seed), run in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False, observed=True):
         values = run["value"].to_numpy(dtype=float)
-        if (task, arm, seed) in finished and len(values) > 1:
+        has_base = metric == VERDICT or run["step"].iloc[0] == 0
+        if (task, arm, seed) in finished and len(values) > 1 and has_base:
             arms.setdefault(str(arm), {})[int(seed)] = values[0], reduced(values[first:], reduction)
     return arms
 
@@ -85,7 +86,7 @@ def _outcome_of_runs(
 def _gain(arms: Runs) -> float:
     """Mean over arms and seeds."""
     changes = [after - before for of_arm in arms.values() for before, after in of_arm.values()]
-    return float(np.mean(changes))
+    return float(np.mean(changes)) if changes else 0.0
 
 
 def _differences(arms: Runs, first: str, second: str) -> list[float]:
@@ -100,7 +101,7 @@ def noise_table(experiment: Experiment, runs: pd.DataFrame) -> PrintedTable:
     rows = [
         [
             *(row["task"], row["outcome"], str(row["pairs"]), str(row["seeds"])),
-            *(percent(row["gain"]), f"{100 * row['deviation']:.2f}", f"{row['noise']:.1%}"),
+            *(percent(row["gain"]), f"{100 * row['deviation']:.2f}", number(100 * row["noise"], 1)),
             seeds_text(row["needed"]),
         ]
         for row in frame.to_dict("records")

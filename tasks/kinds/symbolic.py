@@ -104,11 +104,16 @@ class SymbolicTemplate:
         """Values in the order of the lines; None as soon as one of the conditions does not hold."""
         values: dict[str, Value] = {"": rng}
         for names, draw, conditions in self._lines:
-            drawn = draw(values)
-            parts = _spread(drawn, len(names)) if len(names) > 1 else [drawn]
-            values |= zip(names, map(as_number, parts), strict=True)
-            if not all(condition(values) for condition in conditions):
-                return None
+            try:
+                drawn = draw(values)
+                parts = _spread(drawn, len(names)) if len(names) > 1 else [drawn]
+                values |= zip(names, map(as_number, parts), strict=True)
+                if not all(condition(values) for condition in conditions):
+                    return None
+            except TemplateError:
+                raise
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                raise TemplateError(f"{', '.join(names)}: no value or condition: {error}") from error
         del values[""]
         return values
 

@@ -82,6 +82,27 @@ def test_runs_that_failed_do_not_count_and_two_seeds_say_nothing(tmp_path: Path)
     assert not noise_table(numbers.experiment, numbers.runs).rows
 
 
+def test_equal_arms_count_in_the_mean_and_no_gain_needs_endless_seeds(tmp_path: Path) -> None:
+    """The pair a − b differs by the same in every seed; c ends lower than it began."""
+    base = numbers_of(tmp_path / "first").runs["base"].iloc[0]
+    noise = (0.02, -0.02, 0.01, -0.01, 0.03, -0.03)
+    values = {"a": [base] * 6, "b": [base] * 6, "c": [base - 0.1 + x for x in noise]}
+    made = Synthetic(
+        arms=("a", "b", "c"),
+        tasks=("sums",),
+        seeds=range(6),
+        steps=20,
+        every=10,
+        gain=dict.fromkeys("abc", 0.0),
+        accuracy=lambda arm, task, seed: values[arm][seed],
+    )
+    numbers = Numbers(load(made.write(tmp_path / "second")))
+    final = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome").loc["final accuracy, greedy"]
+    assert final["deviation"] == pytest.approx(math.sqrt(2 / 3 * np.var(noise, ddof=1)), rel=0.05)
+    assert final["pairs"] == 3
+    assert final["gain"] < 0 and math.isinf(final["needed"]) and math.isinf(final["noise"])
+
+
 def test_the_table_shows_no_difference_between_arms(tmp_path: Path) -> None:
     numbers = numbers_of(tmp_path)
     table = noise_table(numbers.experiment, numbers.runs)

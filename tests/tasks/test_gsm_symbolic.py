@@ -131,6 +131,8 @@ def test_an_expression_has_its_exact_value(expression: str, text: str) -> None:
         ("a = 1 +", "is no expression"),
         ("a", "write VARIABLE = EXPRESSION"),
         ("a, b = range(1, 3)", "2 variables for 1 values"),
+        ("a = range(5, 2)", "a: no value or condition: empty range"),
+        ("a = sample(unknown)", "a: no value or condition: 'unknown'"),
     ],
 )
 def test_what_the_notation_lacks_is_refused(line: str, fault: str) -> None:
@@ -149,6 +151,9 @@ def test_an_expression_without_a_value_names_the_values(expression: str) -> None
 def test_conditions_that_nothing_meets_and_unknown_names_end() -> None:
     with pytest.raises(TemplateError, match="draws of values do not meet the conditions"):
         with_lines("a = range(1, 9)", conditions=("a > 9",)).draw(random.Random(0))
+    for condition in ("a < names", "1 / (a - a) > 0"):
+        with pytest.raises(TemplateError, match="a: no value or condition"):
+            with_lines("a = range(1, 9)", conditions=(condition,)).draw(random.Random(0))
     with pytest.raises(TemplateError, match="'b > 9' names an unknown variable"):
         with_lines("a = range(1, 9)", conditions=("b > 9",)).draw(random.Random(0))
 
