@@ -15,7 +15,15 @@ from grpobench.analysis.tools.text import listed, number, percent, points, sweep
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.guards import describe_guards
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.rates import DEPENDS, EDGE, ROBUST, WAITS, Direction, RatePair
+from grpobench.analysis.topics.rates import (
+    DEPENDS,
+    EDGE,
+    ROBUST,
+    WAITS,
+    Direction,
+    RatePair,
+    rate_of_policy,
+)
 from grpobench.analysis.topics.sweep import axes_of, find_frontiers
 
 Arms: TypeAlias = frozenset[str]
@@ -179,8 +187,7 @@ def describe_differences(numbers: Numbers) -> str:
         f"{differ} of {len(compared)} pairs differ{'s' * (differ == 1)}" if differ else "no pair differs"
     )
     losers = _losers(_directed(compared), numbers.experiment.arms)
-    where = "at their own learning rates " if numbers.rates else ""
-    parts = [f"{where}{differ_words}{': ' * bool(differ)}{', '.join(losers)}"]
+    parts = [f"{_rates_compared(numbers)}{differ_words}{': ' * bool(differ)}{', '.join(losers)}"]
     if equivalent := [pair for pair in compared if pair.verdict == "equivalent"]:
         names = [f"{pair.first} and {pair.second} on {pair.task}" for pair in equivalent]
         shown = f"between {joined(names)}" if len(names) <= MOST_EQUIVALENT else f"in {len(names)} pairs"
@@ -188,6 +195,16 @@ def describe_differences(numbers: Numbers) -> str:
     if open_pairs:
         parts.append(f"{open_pairs} pair{'s are' if open_pairs > 1 else ' is'} unresolved")
     return "; ".join(filter(None, (parts[0], ", ".join(parts[1:]))))
+
+
+def _rates_compared(numbers: Numbers) -> str:
+    """At which learning rates the pairs of a recipe were compared; empty where no run records one, as in
+    imported logs, and for maps over settings, which name theirs."""
+    experiment = numbers.experiment
+    if numbers.rates:
+        return "at their own learning rates "
+    recorded = any(rate_of_policy(run.config) is not None for run in experiment.runs)
+    return "at one learning rate of each arm " if recorded and not experiment.sweep_values else ""
 
 
 def describe_rates(numbers: Numbers) -> str:

@@ -62,7 +62,8 @@ def page(facts: Facts) -> str:
 def test_the_sentence_is_made_of_verdicts(facts: Facts) -> None:
     assert facts.headline == (
         "All 3 arms gain 10 to 30 points on arithmetic, a and b gain 30 points on nanobias, c loses 10 "
-        "points on nanobias; 4 of 6 pairs differ: c is worse than all others on arithmetic and nanobias; "
+        "points on nanobias; at one learning rate of each arm 4 of 6 pairs differ: c is worse than all "
+        "others on arithmetic and nanobias; "
         "no difference of 2 points or more between a and b on arithmetic and a and b on nanobias."
     )
 
