@@ -83,6 +83,11 @@ class Agreement:
     """Findings with such pairs. The pairs of one share runs, so that their number alone says little."""
     same: int
     """Clear pairs with the same sign."""
+    ratio: float
+    """Median of the second scale's effect ÷ the first's over these; of logarithms where effects are factors.
+    NaN without such pairs."""
+    smallest_ratio: float
+    largest_ratio: float
     rank: Estimate
     """Spearman's rank correlation of the effects, with the percentile interval of a bootstrap over findings;
     its ends are NaN with fewer than `ranks.FEWEST`."""
@@ -165,12 +170,16 @@ def rule_difference(first: Finding, second: Finding, scales: tuple[str, str] = S
 
 def agreement(pairs: Sequence[ScalePair], seed: int = 0) -> Agreement:
     clear = [pair for pair in pairs if pair.clear]
+    ratios = [scaled(pair.second)[0] / scaled(pair.first)[0] for pair in clear if pair.same_sign]
     return Agreement(
         len(pairs),
         len({pair.finding for pair in pairs}),
         len(clear),
         len({pair.finding for pair in clear}),
         sum(pair.same_sign for pair in clear),
+        float(np.median(ratios)) if ratios else math.nan,
+        min(ratios, default=math.nan),
+        max(ratios, default=math.nan),
         rank_correlation(pairs, seed),
     )
 

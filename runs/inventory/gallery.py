@@ -86,6 +86,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         [entry.result for entry in small],
         probes,
         profiles_page.uncompared_probes(probes),
+        {entry.study.finding.name: entry.study.kind for entry in entries},
     )
     verdicts_text = verdicts.as_text([(entry.name, entry.result.label) for entry in entries], tables)
     pages = finding_pages(environment, entries) | finding_figures(entries)

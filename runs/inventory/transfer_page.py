@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from jinja2 import Environment
 
 from grpobench.analysis.tools.text import NONE, two
+from grpobench.runs.settings.findings import Kind
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.result import Judged, Result
@@ -28,16 +29,13 @@ def transfer_pages(
     small: Sequence[Result],
     probes: Sequence[ProbeTransfer],
     uncompared_probes: Mapping[str, str] | None = None,
+    kinds: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The page and its figures by path; none without a test or a probe at both scales.
-    `uncompared_probes` has reasons by title."""
+    `uncompared_probes` has reasons by title, `kinds` what each finding is about: "behavior" where it is not
+    in there."""
     from grpobench.analysis.figures.drawing import svg_text
-    from grpobench.analysis.findings.transfer import (
-        agreement,
-        compare_scales,
-        draw_transfer,
-        rule_difference,
-    )
+    from grpobench.analysis.findings.transfer import compare_scales, draw_transfer, rule_difference
     from grpobench.analysis.profile.figures import draw_probes
 
     pairs, uncompared = compare_scales(nano, small)
@@ -47,6 +45,7 @@ def transfer_pages(
     findings = [
         {
             "name": result.finding.name,
+            "kind": (kinds or {}).get(result.finding.name, "behavior"),
             "nano": result.verdict,
             "small": others[result.finding.name].verdict,
             "difference": rule_difference(result.finding, others[result.finding.name].finding),
@@ -54,17 +53,17 @@ def transfer_pages(
         for result in nano
         if result.finding.name in others
     ]
-    alike = [finding for finding in findings if not finding["difference"]]
-    columns = [measures(findings, agreement(pairs))]
-    if len(alike) < len(findings):
-        columns.append(measures(alike, agreement([pair for pair in pairs if pair.same_rule])))
+    counted = agreement_by_kind(findings, pairs)
+    behavior = [finding for finding in findings if finding["kind"] == "behavior"]
     rows = [effect_row(pair) for pair in sorted(pairs, key=lambda pair: not pair.is_reversed)]
     text = environment.get_template("transfer.md.j2").render(
         rows=rows,
         differ=[row for row in rows if row["signs"] == DIFFER],
         findings=findings,
-        measures=list(zip(MEASURES, *columns, strict=True)),
-        same=sum(row["nano"] == row["small"] for row in findings),
+        columns=[title for title, _ in counted],
+        measures=list(zip(MEASURES, *(column for _, column in counted), strict=True)),
+        behavior=behavior,
+        agreeing=sum(row["nano"] == row["small"] for row in behavior),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
         alone=findings_by_reason(uncompared),
         tests=sorted((entry for entry in uncompared if entry.test), key=lambda entry: not entry.is_reversed),
@@ -89,9 +88,35 @@ MEASURES = (
     "tests at both scales",
     "tests whose intervals leave 0 out at both scales",
     "of these with the same sign",
+    "effect on SmolLM2 ÷ at nano scale over these: median (smallest to largest)",
     "rank correlation of the effects (Spearman; bootstrap over findings)",
 )
 """Rows of the table of agreement."""
+
+
+def agreement_by_kind(
+    findings: Sequence[Mapping[str, str]], pairs: Sequence[ScalePair]
+) -> list[tuple[str, list[str]]]:
+    """Columns of the table of agreement with their titles: all findings, those with one rule at both scales,
+    and each kind of finding, where these are not all."""
+    from grpobench.analysis.findings.transfer import agreement
+
+    names = [finding["name"] for finding in findings]
+    alike = [finding["name"] for finding in findings if not finding["difference"]]
+    groups = {"all": names, "one rule at both scales": alike}
+    for kind in get_args(Kind):
+        groups[kind] = [finding["name"] for finding in findings if finding["kind"] == kind]
+    return [
+        (
+            title,
+            measures(
+                [finding for finding in findings if finding["name"] in group],
+                agreement([pair for pair in pairs if pair.finding in group]),
+            ),
+        )
+        for title, group in groups.items()
+        if title == "all" or 0 < len(group) < len(names)
+    ]
 
 
 def measures(findings: Sequence[Mapping[str, str]], counts: Agreement) -> list[str]:
@@ -102,9 +127,17 @@ def measures(findings: Sequence[Mapping[str, str]], counts: Agreement) -> list[s
         str(sum(row["nano"] == row["small"] for row in findings)),
         str(counts.pairs),
         str(counts.clear),
-        f"{counts.same} of {counts.clear}, in {clear_findings}",
+        f"{counts.same} of {counts.clear}, in {clear_findings}" if counts.clear else NONE,
+        ratio_words(counts),
         rank_words(counts.rank) or "– (too few findings)",
     ]
+
+
+def ratio_words(counts: Agreement) -> str:
+    """How large effects are at the second scale, of those at the first."""
+    if math.isnan(counts.ratio):
+        return NONE
+    return f"{two(counts.ratio)} ({two(counts.smallest_ratio)} to {two(counts.largest_ratio)})"
 
 
 def effect_row(pair: ScalePair) -> dict[str, Any]:

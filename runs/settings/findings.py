@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpobench.analysis.findings.attachment import mismatches, without_peaks
 from grpobench.analysis.findings.bases import split_arm
@@ -18,6 +18,9 @@ from grpobench.runs.tools.strict import ConfigError
 
 FINDINGS = RECIPES / "findings"
 SCALES = ("nano", "small", "full")
+Kind = Literal["behavior", "cost", "arithmetic", "self-check"]
+"""What a finding is about: what training does to a policy; seconds, FLOPs and memory; what follows from a
+formula or from the format of numbers; the suite's own verdicts."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class FindingFile:
     the conclusion of the registered one stands beside. No part of the rule."""
     caveat: str = ""
     """What a reader of the conclusion should know of these runs, written after them; no part of the rule."""
+    kind: Kind = "behavior"
+    """What the finding is about. The page on two scales counts each kind apart. No part of the rule."""
     underpowered: str = ""
     """Why the finding runs although a test hardly finds what matters; no part of the rule."""
     expected_sd: Mapping[str, float] = field(default_factory=dict)
@@ -135,6 +140,7 @@ def read_finding(source: str) -> FindingFile:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
     names = ("redesign", "correction", "caveat", "underpowered")
     remarks = {name: str(table.pop(name, "")) for name in names}
+    kind = strict.convert(table.pop("kind", "behavior"), Kind, "kind", faults)
     about_entries, sd_entries = table.pop("about", []), table.pop("expected_sd", {})
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     tests = [] if isinstance(finding, strict.Bad) else finding.test
@@ -144,7 +150,9 @@ def read_finding(source: str) -> FindingFile:
         faults += [*mismatches(finding), *without_peaks(finding)]
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    return FindingFile(finding, scales, text, path.parent, **remarks, expected_sd=expected_sd, about=about)
+    return FindingFile(
+        finding, scales, text, path.parent, **remarks, kind=kind, expected_sd=expected_sd, about=about
+    )
 
 
 def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

@@ -48,6 +48,7 @@ def test_orders_are_counted_among_the_algorithms_of_both_scales() -> None:
 
 def test_what_one_scale_alone_tells_apart_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "DRAWS", 200)
+    monkeypatch.setattr(ranks, "FEWEST", 4)
     first = {name: {"learn": value} for name, value in zip("abcd", (0.1, 0.5, 0.5, 0.9), strict=True)}
     second = {name: {"learn": value} for name, value in zip("abcd", (0.2, 0.2, 0.6, 0.9), strict=True)}
     (transfer,) = moved(first, second)

@@ -64,13 +64,35 @@ def test_a_sign_that_differs_under_another_rule_is_shown_and_counted() -> None:
     made = transfer_page.transfer_pages(templating.templates(), [nano], [small], [], {"the learn": "too few"})
     page = made[transfer_page.PAGE]
     assert "f: The rules differ: the rule at nano scale has 1 control that the other lacks." in page
-    assert "| of these with the same sign | 0 of 1, in 1 finding | 0 of 0, in 0 findings |" in page
+    assert "| of these with the same sign | 0 of 1, in 1 finding |" in page
     assert (
         "+0.055 (+0.051 to +0.059) at nano scale, −0.055 (−0.059 to −0.051) on SmolLM2 (the rules differ)"
         in page
     )
     assert "**differ**" in page and "- the learn: too few." in page
-    assert "| – (too few findings) | – (too few findings) |" in page
+    assert "| – (too few findings) |" in page
+
+
+def test_each_kind_of_finding_is_counted_apart() -> None:
+    """A cost that agrees says nothing on behavior that does not."""
+    up, down = [0.05, 0.06] * 4, [-0.05, -0.06] * 4
+    nano, small = (
+        [
+            dataclasses.replace(judged, finding=dataclasses.replace(judged.finding, name=name))
+            for name, judged in (
+                ("b", several({"x": side}, question("x"))),
+                ("c", several({"x": up}, question("x"))),
+            )
+        ]
+        for side in (up, down)
+    )
+    made = transfer_page.transfer_pages(templating.templates(), nano, small, [], {}, {"c": "cost"})
+    page = made[transfer_page.PAGE]
+    assert "| measure | all | behavior | cost |" in page
+    assert "| with the same conclusion | 1 | 0 | 1 |" in page
+    assert "same sign | 1 of 2, in 2 findings | 0 of 1, in 1 finding | 1 of 1, in 1 finding |" in page
+    assert "median (smallest to largest) | 1.00 (1.00 to 1.00) | – | 1.00 (1.00 to 1.00) |" in page
+    assert "1 of the 2 findings above are about behavior" in " ".join(page.split())
 
 
 def test_a_clear_difference_of_sign_comes_first() -> None:

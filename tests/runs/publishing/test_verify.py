@@ -81,7 +81,7 @@ def lie(source: Path, to: Path, change: Any) -> Path:
 
 
 def test_an_honest_contribution_returns_in_every_number_on_the_machine_that_made_it(
-    published: Path, tmp_path: Path, capsys: Capture
+    published: Path, tmp_path: Path, capsys: Capture, warm: None
 ) -> None:
     assert cli.main(["contribute", str(published), "--verify", "--to", str(tmp_path / "results")]) == 0
     printed = capsys.readouterr().out
@@ -109,7 +109,7 @@ def test_an_honest_contribution_returns_in_every_number_on_the_machine_that_made
     ids=["accuracy", "tokens"],
 )
 def test_a_record_that_lies_with_good_checksums_passes_the_check_and_is_caught_by_two_seeds(
-    made: Path, tmp_path: Path, capsys: Capture, change: Any, message: str
+    made: Path, tmp_path: Path, capsys: Capture, warm: None, change: Any, message: str
 ) -> None:
     false = publish(lie(made, tmp_path, change), tmp_path / NAME)
     assert cli.main(["contribute", str(false), "--check"]) == 0
