@@ -216,10 +216,13 @@ def cpu() -> str:
 
 @functools.cache
 def device() -> str:
-    """The accelerator if there is one, else the processor. Imports torch."""
+    """The accelerator if there is one, else the processor and the vector instructions that torch uses on it,
+    such as `AVX512`, since sums round otherwise with others. Imports torch."""
     import torch
 
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else cpu()
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    return f"{cpu()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def packages(*parts: object) -> dict[str, str]:
