@@ -184,13 +184,15 @@ def command_of(experiment: Experiment) -> str:
 
 
 def _machine(attempt: Mapping[str, Any]) -> str:
-    """Kind of device and threads; an accelerator by its name, a processor by its architecture."""
+    """Kind of device and threads; an accelerator by its name, a processor by its architecture and vector
+    instructions."""
     device, platform = str(attempt.get("device", "")), str(attempt.get("platform", ""))
     architecture = next((name for name in ("x86_64", "aarch64", "arm64") if name in platform), "")
+    vectors = str(attempt.get("vectors", ""))
     accelerator = device if re.search(r"NVIDIA|AMD Instinct", device) else ""
     threads = attempt.get("threads")
     run = f", {threads} thread{'s' * (threads != 1)} a run" if threads else ""
-    return f"{accelerator or ' '.join(filter(None, ('CPU', architecture)))}{run}"
+    return f"{accelerator or ' '.join(filter(None, ('CPU', architecture, vectors)))}{run}"
 
 
 def duration(seconds: float) -> str:

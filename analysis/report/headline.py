@@ -199,12 +199,14 @@ def describe_differences(numbers: Numbers) -> str:
 
 def _rates_compared(numbers: Numbers) -> str:
     """At which learning rates the pairs of a recipe were compared; empty where no run records one, as in
-    imported logs, and for maps over settings, which name theirs."""
+    imported logs, and for a map over learning rates, whose arms are the rates."""
     experiment = numbers.experiment
     if numbers.rates:
         return "at their own learning rates "
+    if any("learning_rate" in key for point in experiment.sweep_values.values() for key in point.values):
+        return ""
     recorded = any(rate_of_policy(run.config) is not None for run in experiment.runs)
-    return "at one learning rate of each arm " if recorded and not experiment.sweep_values else ""
+    return "at one learning rate of each arm " if recorded else ""
 
 
 def describe_rates(numbers: Numbers) -> str:

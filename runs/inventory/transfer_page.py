@@ -88,7 +88,7 @@ MEASURES = (
     "tests at both scales",
     "tests whose intervals leave 0 out at both scales",
     "of these with the same sign",
-    "effect on SmolLM2 ÷ at nano scale over these: median (smallest to largest)",
+    "effect on SmolLM2 ÷ at nano scale (of factors their logarithms), where signs agree: median (range)",
     "rank correlation of the effects (Spearman; bootstrap over findings)",
 )
 """Rows of the table of agreement."""

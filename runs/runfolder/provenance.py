@@ -216,13 +216,19 @@ def cpu() -> str:
 
 @functools.cache
 def device() -> str:
-    """The accelerator if there is one, else the processor and the vector instructions that torch uses on it,
-    such as `AVX512`, since sums round otherwise with others. Imports torch."""
+    """The accelerator if there is one, else the processor. Imports torch."""
     import torch
 
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name(0)
-    return f"{cpu()}, {torch.backends.cpu.get_cpu_capability()}"
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else cpu()
+
+
+@functools.cache
+def vectors() -> str:
+    """The vector instructions of torch's own kernels on the processor, such as `AVX512`: sums round otherwise
+    with others. Imports torch."""
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def packages(*parts: object) -> dict[str, str]:
@@ -244,6 +250,7 @@ def attempt(
         "host": platform.node(),
         "platform": platform.platform(),
         "device": device(),
+        "vectors": vectors(),
         "threads": threads,
         "command": sys.argv,
         "versions": {**(more or {}), **versions()},

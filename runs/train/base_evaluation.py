@@ -101,7 +101,7 @@ class Base:
             "devices": config.train.devices,
             "code": provenance.code("runs/train/run_loop.py", task),
             "versions": dict(provenance.versions()),
-            "machine": [provenance.device(), torch.get_num_threads()],
+            "machine": [provenance.device(), provenance.vectors(), torch.get_num_threads()],
         }
         return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:24]
 

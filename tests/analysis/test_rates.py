@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,12 @@ def test_one_rate_an_arm_has_no_study(tmp_path: Path) -> None:
     assert numbers.rates is None and describe_rates(numbers) == ""
     assert not {"learning_rates", "rate_curves"} & set(gather(numbers).tables)
     assert "learning rates" not in describe_differences(numbers)
+    assert "at one learning rate of each arm " in describe_differences(numbers)
+    for arm in ("good", "poor"):
+        for path in root.glob(f"{arm}*/run.toml"):  # as logs of other libraries, which record no rate
+            path.write_text(re.sub(r"learning_rate\b", "pace", path.read_text()))
+    unrecorded = Numbers(dataclasses.replace(load(root), over_rates=None))
+    assert "learning rate" not in describe_differences(unrecorded)
     assert comparisons_table(numbers.compared).header[3] == "difference"
 
 

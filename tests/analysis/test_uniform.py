@@ -246,6 +246,17 @@ def test_mixed_versions_are_named(root: Path) -> None:
     assert alarms_of(root) == {"Different versions or devices": [f"torch: 2.13.0 in 5 runs; 2.9.0 in {RUN}"]}
 
 
+def test_other_vector_instructions_are_named_and_runs_that_do_not_say_are_left_out(root: Path) -> None:
+    others = [path for path in root.glob("*/provenance.json") if path.parent.name != RUN]
+    for path in others[1:]:
+        edit(path, lambda o: o["attempts"][0].update(vectors="AVX2"))
+    assert not alarms_of(root)
+    edit(root / RUN / "provenance.json", lambda o: o["attempts"][0].update(vectors="AVX512"))
+    assert alarms_of(root) == {
+        "Different versions or devices": [f"vector instructions: AVX2 in 4 runs; AVX512 in {RUN}"]
+    }
+
+
 def test_pins_must_agree_where_settings_choose_the_same(root: Path) -> None:
     for path in root.glob("*/provenance.json"):
         edit(path, lambda o: o.update(fingerprints={"test problems": "a" * 64, "model weights": "b" * 64}))

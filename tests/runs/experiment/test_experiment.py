@@ -327,7 +327,7 @@ def test_sigterm_saves_and_kill_leaves_no_worker_and_hosts_are_distinct(
     arms = "".join(
         f'[[arm]]\nalgorithm = "plain"\nname = "slow{n}"\nsettings.label = "slow"\n' for n in (1, 2)
     )
-    (tmp_path / "m.toml").write_text(f"{HEAD}[train]\nsteps = 60\n{arms}")
+    (tmp_path / "m.toml").write_text(f"{HEAD}[train]\nsteps = 150\n{arms}")
     child = start(tmp_path, 1)
     workers = children(child.pid)
     child.send_signal(signal.SIGTERM)
@@ -338,7 +338,7 @@ def test_sigterm_saves_and_kill_leaves_no_worker_and_hosts_are_distinct(
     for n in (1, 2):
         state = status(tmp_path / "m" / f"slow{n}-sums-s0")
         assert (state["state"], state["attempt"]) == ("preempted", 1)
-        assert 0 < state["step"] < 60
+        assert 0 < state["step"] < 150
 
     child = start(tmp_path, 2, **{lock.HOST: "far", lock.SECONDS: "2"})
     workers = children(child.pid)
@@ -357,7 +357,7 @@ def test_sigterm_saves_and_kill_leaves_no_worker_and_hosts_are_distinct(
     assert (
         outcome.code == 0 and printed.count("waiting to see whether it lives") == 2
     )  # experiment, then its runs
-    assert [row["step"] for row in rows(outcome.runs[0].path)] == list(range(1, 61))
+    assert [row["step"] for row in rows(outcome.runs[0].path)] == list(range(1, 151))
 
 
 def gone(pids: list[int]) -> bool:

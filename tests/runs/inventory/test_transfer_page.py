@@ -75,23 +75,23 @@ def test_a_sign_that_differs_under_another_rule_is_shown_and_counted() -> None:
 
 def test_each_kind_of_finding_is_counted_apart() -> None:
     """A cost that agrees says nothing on behavior that does not."""
-    up, down = [0.05, 0.06] * 4, [-0.05, -0.06] * 4
+    up, down, twice = [0.05, 0.06] * 4, [-0.05, -0.06] * 4, [0.10, 0.12] * 4
     nano, small = (
         [
             dataclasses.replace(judged, finding=dataclasses.replace(judged.finding, name=name))
             for name, judged in (
-                ("b", several({"x": side}, question("x"))),
-                ("c", several({"x": up}, question("x"))),
+                ("b", several({"x": behavior}, question("x"))),
+                ("c", several({"x": cost}, question("x"))),
             )
         ]
-        for side in (up, down)
+        for behavior, cost in ((up, up), (down, twice))
     )
     made = transfer_page.transfer_pages(templating.templates(), nano, small, [], {}, {"c": "cost"})
     page = made[transfer_page.PAGE]
     assert "| measure | all | behavior | cost |" in page
     assert "| with the same conclusion | 1 | 0 | 1 |" in page
     assert "same sign | 1 of 2, in 2 findings | 0 of 1, in 1 finding | 1 of 1, in 1 finding |" in page
-    assert "median (smallest to largest) | 1.00 (1.00 to 1.00) | – | 1.00 (1.00 to 1.00) |" in page
+    assert "median (range) | 2.00 (2.00 to 2.00) | – | 2.00 (2.00 to 2.00) |" in page
     assert "1 of the 2 findings above are about behavior" in " ".join(page.split())
 
 
