@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,13 @@ def test_the_picture_of_the_report_is_small_enough_for_a_readme() -> None:
 
 
 def test_the_front_page_counts_the_claims_that_there_are() -> None:
+    """Those with a conclusion, and of all rules how many are decided."""
     page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
     claims = re.search(r"(\d+) claims have a conclusion", page)
-    assert claims and f"[{claims[1]} claims]" in (ROOT / "README.md").read_text(encoding="utf-8")
+    states = Counter(re.findall(r"\| (\w+) \|$", (ROOT / "docs/claims.md").read_text("utf-8"), re.M))
+    counts = (
+        f"{states['decided']} decided, {states['undecided']} partly or not, {states['registered']} waiting"
+    )
+    assert claims and f"[{claims[1]} claims](docs/claims.md), {counts}" in (ROOT / "README.md").read_text(
+        "utf-8"
+    )
