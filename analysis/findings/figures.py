@@ -19,6 +19,7 @@ from grpobench.analysis.figures.style import INK, NOTE_SIZE, SIZE, STYLE
 from grpobench.analysis.findings.description import ArmMean, arm_means, effect_words, matters_words
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import VERDICTS, Judged, Result, Verdict, test_row
+from grpobench.analysis.measure import SHARES as SHARE_KINDS
 from grpobench.analysis.measure import Measure
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.tools.metrics import find
@@ -291,6 +292,11 @@ def axis_words(outcome: str, unit: str) -> str:
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
     if kind == "best_rate":
         return f"log2 of the learning rate with the best {axis_words(argument, '')}"
+    if kind in SHARE_KINDS:
+        limit, _, inner = argument.partition(":")
+        words = axis_words(inner, "")
+        others = f", −1: below −{limit}" if kind == "net_above" else ""
+        return f"{words} (1: above {limit}{others}, 0: else)"
     if kind == "when":
         first, other, level = argument.split(":")
         words = f"{metric_words(first)} where {human(other.replace('/', ' '))} reaches {level}"

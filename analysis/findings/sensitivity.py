@@ -92,9 +92,11 @@ def _series(name: str, tests: Sequence[Test], values: Values, waits: bool) -> Do
 
 
 def conclusion(tests: Sequence[Judged], series: Sequence[DoseSeries]) -> Verdict:
-    """From the tests that decide. Doses at which the runs could not have shown the effect are left out where
+    """From the tests that decide, and those of the `series` whose tests are all among them, since a part of a
+    claim has series of its own. Doses at which the runs could not have shown the effect are left out where
     another dose of their series could."""
     verdict_of = {test_result.test.name: test_result.verdict for test_result in tests}
+    series = [dose_series for dose_series in series if {*dose_series.tests} <= verdict_of.keys()]
     left_out: set[str] = set()
     for dose_series in series:
         silent = {name for name in dose_series.tests if verdict_of[name] == "insensitive"}

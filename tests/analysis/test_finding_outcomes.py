@@ -18,6 +18,7 @@ from grpobench.analysis.measure import KINDS, Measure, reduced
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.samples import pass_at_k
+from grpobench.runs.settings.findings import findings, read_finding
 
 A1, A2, B1, B2 = ("a", "sums", 1), ("a", "sums", 2), ("b", "sums", 1), ("b", "sums", 2)
 Row = dict[str, Any]
@@ -309,6 +310,22 @@ def test_a_metric_where_another_reaches_a_level(tmp_path: Path) -> None:
     outcome = "when:policy/entropy:score/solved:0.5"
     same(values_of(loaded, outcome, {}), {A1: 0.75, A2: math.nan, B1: math.nan, B2: math.nan})
     assert axis_words(outcome, "nats/token") == "policy entropy where score solved reaches 0.5 (nats/token)"
+
+
+def test_axes_say_what_a_share_of_runs_counts() -> None:
+    assert (
+        axis_words("above:0.05:gain:sampled", "points")
+        == "gain in accuracy, sampled (1: above 0.05, 0: else)"
+    )
+    assert axis_words("net_above:0.05:gain:sampled", "points") == (
+        "gain in accuracy, sampled (1: above 0.05, −1: below −0.05, 0: else)"
+    )
+
+
+def test_every_outcome_of_a_shipped_finding_has_words_for_an_axis() -> None:
+    for name in findings():
+        for measurement in read_finding(name).finding.measured:
+            assert axis_words(measurement.outcome, measurement.unit), f"{name}: {measurement.outcome}"
 
 
 def test_the_last_tenth_is_at_least_one_step() -> None:

@@ -277,6 +277,16 @@ def test_doses_without_sensitivity_are_left_out() -> None:
     assert judge_controlled(finding(*tests, dose="rate", check=(none,)), silent).verdict == "insensitive"
 
 
+def test_each_part_of_a_claim_has_doses_of_its_own() -> None:
+    effects = {("small", 1): STRONG, ("small", 2): STRONG, ("large", 1): STRONG, ("large", 2): AGAINST}
+    tests = [
+        question(f"{part} at {dose}", dose=float(dose), series=part, part=part) for part, dose in effects
+    ]
+    values = {test.name: pairs(sizes) for test, sizes in zip(tests, effects.values(), strict=True)}
+    result = judge_controlled(finding(*tests, dose="rate"), values)
+    assert result.parts == {"small": "supported", "large": "dose-dependent"}
+
+
 def test_doses_of_no_interaction_are_called_dose_dependent_in_5_percent_at_most() -> None:
     """Three doses of one true effect, which some tests find and others do not."""
     rng = np.random.default_rng(3)
