@@ -61,7 +61,9 @@ def test_a_page_has_claim_conclusion_tests_figure_provenance_and_commands(name: 
         )
         assert " ".join(templating.reworded(entry.result.finding.claim).split()) in words
         assert f"**{entry.result.label.capitalize()}**" in words
-        tests = entry.result.finding.test
+        judged = {test_result.test.name for test_result in entry.result.tests}
+        # A secondary test is left out where the scale lacks its arms.
+        tests = [test for test in entry.result.finding.test if test.name in judged or not test.also]
         assert all(f"{templating.cell(templating.reworded(test.name))}" in words for test in tests)
         assert f"rule `{finding.digest}`" in page
         assert all(commit in page for commit in entry.record.provenance.commits)
