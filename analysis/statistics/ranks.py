@@ -47,7 +47,9 @@ def _correlations(table: Floats, copies: Floats) -> Floats:
     first, second = (of_column - middle for of_column in ranks)
     scale = np.sqrt((copies * first**2).sum(axis=1) * (copies * second**2).sum(axis=1))
     products: Floats = (copies * first * second).sum(axis=1)
-    return np.divide(products, scale, out=np.full(len(copies), math.nan), where=scale > 0)
+    correlations: Floats = np.full(len(copies), math.nan)
+    np.divide(products, scale, out=correlations, where=scale > 0)
+    return correlations
 
 
 def _ranks_of_copies(column: Floats, copies: Floats) -> Floats:
