@@ -78,8 +78,8 @@ def find_version_differences(experiment: Experiment) -> Iterable[str]:
         yield from _difference_lines(
             key, {name: _text(record.get(key)) for name, record in installed.items()}
         )
-    # Attempts of earlier versions do not say.
-    vectors = {name: record["vectors"] for name, record in last_attempts.items() if "vectors" in record}
+    # Attempts of earlier versions and on GPUs do not say.
+    vectors = {name: record["vectors"] for name, record in last_attempts.items() if record.get("vectors")}
     yield from _difference_lines("vector instructions", vectors)
 
 

@@ -294,9 +294,9 @@ def axis_words(outcome: str, unit: str) -> str:
         return f"log2 of the learning rate with the best {axis_words(argument, '')}"
     if kind in SHARE_KINDS:
         limit, _, inner = argument.partition(":")
-        words = axis_words(inner, "")
-        others = f", −1: below −{limit}" if kind == "net_above" else ""
-        return f"{words} (1: above {limit}{others}, 0: else)"
+        runs = "runs (%)" if unit in SHARES else "runs"
+        others = f" less those below −{limit}" if kind == "net_above" else ""
+        return f"{runs} with {axis_words(inner, '')} above {limit}{others}"
     if kind == "when":
         first, other, level = argument.split(":")
         words = f"{metric_words(first)} where {human(other.replace('/', ' '))} reaches {level}"

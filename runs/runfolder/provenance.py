@@ -224,11 +224,11 @@ def device() -> str:
 
 @functools.cache
 def vectors() -> str:
-    """The vector instructions of torch's own kernels on the processor, such as `AVX512`: sums round otherwise
-    with others. Imports torch."""
+    """The vector instructions of torch's own kernels, such as `AVX512`: sums round otherwise with others.
+    Empty where a GPU trains. Imports torch."""
     import torch
 
-    return str(torch.backends.cpu.get_cpu_capability())
+    return "" if torch.cuda.is_available() else str(torch.backends.cpu.get_cpu_capability())
 
 
 def packages(*parts: object) -> dict[str, str]:

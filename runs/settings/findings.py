@@ -18,7 +18,7 @@ from grpobench.runs.tools.strict import ConfigError
 
 FINDINGS = RECIPES / "findings"
 SCALES = ("nano", "small", "full")
-Kind = Literal["behavior", "cost", "arithmetic", "self-check"]
+Kind = Literal["behavior", "cost", "numerics", "self-check"]
 """What a finding is about: what training does to a policy; seconds, FLOPs and memory; what follows from a
 formula or from the format of numbers; the suite's own verdicts."""
 

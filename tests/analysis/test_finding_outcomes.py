@@ -313,13 +313,9 @@ def test_a_metric_where_another_reaches_a_level(tmp_path: Path) -> None:
 
 
 def test_axes_say_what_a_share_of_runs_counts() -> None:
-    assert (
-        axis_words("above:0.05:gain:sampled", "points")
-        == "gain in accuracy, sampled (1: above 0.05, 0: else)"
-    )
-    assert axis_words("net_above:0.05:gain:sampled", "points") == (
-        "gain in accuracy, sampled (1: above 0.05, −1: below −0.05, 0: else)"
-    )
+    words = axis_words("above:0.05:gain:sampled", "points")
+    assert words == "runs (%) with gain in accuracy, sampled above 0.05"
+    assert axis_words("net_above:0.05:gain:sampled", "points") == f"{words} less those below −0.05"
 
 
 def test_every_outcome_of_a_shipped_finding_has_words_for_an_axis() -> None:
