@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from grpobench.analysis.findings.contrasts import mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Key, Values
-from grpobench.analysis.findings.result import Judged, verdict_of
+from grpobench.analysis.findings.result import Judged, outside_bounds, verdict_of
 from grpobench.analysis.findings.rule import Test
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.analysis.statistics.best_rates import BestRatePair, compare_best_rates, equivalence_p_at_best
+from grpobench.analysis.statistics.best_rates import BestRatePair, compare_best_rates, inside_p_at_best
 from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.permutation import holm
 from grpobench.analysis.statistics.rates import RateCurve
@@ -21,11 +21,11 @@ from grpobench.analysis.tools.text import RATE_SUFFIX
 
 def judge_at_best(tests: Sequence[Test], values: Values, waits: bool, share: int = 1) -> dict[str, Judged]:
     """The tests by name, corrected together: a difference as reports compare arms at best rates (closed tests
-    over all combinations of best rates), equivalence by Holm. p values are multiplied by `share`, the number
-    of families that share the level.
+    over all combinations of best rates), effects inside the tests' bounds by Holm. p values are multiplied by
+    `share`, the number of families that share the level.
 
     A test decides nothing where the grid may have missed the best rate: the lesser arm's for a difference,
-    any arm's for equivalence."""
+    that of an arm which could leave the bounds for an effect inside them."""
     if waits:
         nothing = Estimate(math.nan, math.nan, math.nan)
         why = "waits for runs without a result"
@@ -46,7 +46,7 @@ def judge_at_best(tests: Sequence[Test], values: Values, waits: bool, share: int
     compared = compare_best_rates(curves, pairs, max(test.margin for test in tests))
     close = holm(
         [
-            equivalence_p_at_best(curves[first], curves[second], test.margin)
+            inside_p_at_best(curves[first], curves[second], test.bounds)
             for test, (first, second) in zip(tests, pairs, strict=True)
         ]
     )
@@ -100,13 +100,16 @@ def _verdict(judged: Judged, pair: BestRatePair, tests: int, curves: tuple[RateC
         pair.first_is_better, judged.p, judged.p_equivalence, (pair.low, pair.high), test.bounds
     )
     differs = effect in ("higher", "lower")
-    close = f"p {judged.p_equivalence:.3g} that it is as large as what matters, {over}"
+    close = f"p {judged.p_equivalence:.3g} that {outside_bounds(test)}, {over}"
     reason = f"p {judged.p:.3g} {'that there is no difference, ' * differs}{over}" if not inside else close
     at_edge = [_edge(curve) for curve in curves]
-    # A rate beyond the grid can only raise its arm: of the lesser arm it may end a difference, of either arm
-    # it may leave the bounds.
+    # A rate beyond the grid can only raise its arm: of the lesser arm it may end a difference, of the first
+    # arm it may exceed the upper bound, of the second arm the lower one.
     claims_bounds = inside and (not differs or test.expect not in ("higher", "lower"))
-    doubtful = at_edge if claims_bounds else [at_edge[pair.first_is_better]] if differs else []
+    low, high = test.bounds
+    doubtful = [at_edge[pair.first_is_better]] if differs else []
+    if claims_bounds:
+        doubtful = [at_edge[0]] * math.isfinite(high) + [at_edge[1]] * math.isfinite(low)
     if edges := " and ".join(filter(None, doubtful)):
         whose = "of the lesser arm " * (not claims_bounds)
         needs = f"{whose}{edges}, beyond which another may be better (else {effect}: {reason})"

@@ -12,7 +12,7 @@ from grpobench.analysis.findings.at_best import judge_at_best
 from grpobench.analysis.findings.bases import nested, over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
-from grpobench.analysis.findings.result import Judged, Result, Verdict, verdict_of
+from grpobench.analysis.findings.result import Judged, Result, Verdict, outside_bounds, verdict_of
 from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.findings.sensitivity import (
     checked,
@@ -235,7 +235,7 @@ def _reason(judged: Judged, mean: Estimate) -> str:
     """The reason for the verdict; if it is unresolved, what a verdict would need."""
     seeds, needed = len(judged.seeds), seeds_needed(ALPHA)
     over = f"over {seeds} seeds and {judged.corrected} test{'s' * (judged.corrected > 1)}"
-    close = f"p {judged.p_equivalence:.3g} that {_bound(judged.test)}, {over}"
+    close = f"p {judged.p_equivalence:.3g} that {outside_bounds(judged.test)}, {over}"
     differs = judged.shown in ("higher", "lower")
     reason = f"p {judged.p:.3g} that there is no difference, {over}"
     if judged.inside and not judged.small:
@@ -244,19 +244,13 @@ def _reason(judged: Judged, mean: Estimate) -> str:
         if judged.small:
             return f"{reason}; the difference is smaller than what matters, p {judged.p_equivalence:.3g}"
         if judged.test.expect not in ("higher", "lower"):
-            reason += f"; p {judged.p_equivalence:.3g} that {_bound(judged.test)}{_beyond(judged)}"
+            reason += f"; p {judged.p_equivalence:.3g} that {outside_bounds(judged.test)}{_beyond(judged)}"
         holds = mean.low <= 0 <= mean.high
         return reason + "; the t interval, which takes the effects as normal, holds 0" * holds
     if seeds < needed:
         return f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
     smallest = f"smallest possible {smallest_p(seeds):.2g}"
     return f"p {judged.p:.3g} {over} ({smallest}){_beyond(judged)}"
-
-
-def _bound(test: Test) -> str:
-    """What the one-sided tests are against, in words."""
-    side = {"not lower": "below 0 by", "not higher": "above 0 by"}.get(test.expect)
-    return f"it is {side} what matters" if side else "it is as large as what matters"
 
 
 def _beyond(judged: Judged) -> str:

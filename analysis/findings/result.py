@@ -127,6 +127,12 @@ def verdict_of(test: Test, effect: Shown, inside: bool) -> Verdict:
     return "unresolved" if effect in ("unresolved", FREE.get(test.expect)) else "contradicted"
 
 
+def outside_bounds(test: Test) -> str:
+    """The null hypothesis of an effect inside the test's bounds, in words."""
+    side = {"not lower": "below 0 by", "not higher": "above 0 by"}.get(test.expect)
+    return f"it is {side} what matters" if side else "it is as large as what matters"
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """A manipulation check with its result."""

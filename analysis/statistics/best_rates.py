@@ -78,7 +78,7 @@ def compare_best_rates(
     contrasts = {pair: _contrasts(*_shared(curves[pair[0]], curves[pair[1]]), seeds) for pair in pairs}
     p = [_family_p([pair], contrasts) for pair in pairs]
     adjusted = _adjusted(pairs, contrasts, p)
-    close = [equivalence_p_at_best(curves[a], curves[b], margin) for a, b in pairs]
+    close = [inside_p_at_best(curves[a], curves[b], (-margin, margin)) for a, b in pairs]
     close_adjusted = holm(close)
     compared = []
     for index, (a, b) in enumerate(pairs):
@@ -289,6 +289,10 @@ def _largest(z: Mapping[Pair, Floats], rates: Mapping[str, int], signs: Floats) 
 # Equivalence
 
 
-def equivalence_p_at_best(first: RateCurve, second: RateCurve, margin: float) -> float:
-    """p against "the best rates differ by the margin or more": two one-sided tests, the larger p of both."""
-    return max(p_of_better(first, second, -margin), p_of_better(second, first, -margin))
+def inside_p_at_best(first: RateCurve, second: RateCurve, bounds: tuple[float, float]) -> float:
+    """p against "best of first − best of second is at or outside the bounds", in shares: a one-sided test of
+    each finite bound, the larger p of both. With one infinite bound it is a test of non-inferiority."""
+    low, high = bounds
+    below = p_of_better(first, second, low) if math.isfinite(low) else 0.0
+    above = p_of_better(second, first, -high) if math.isfinite(high) else 0.0
+    return max(below, above)

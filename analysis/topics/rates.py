@@ -412,20 +412,24 @@ def _conclude(
         for words, pair in by_rate
         if pair is not None and pair.verdict in ("better", "worse")
     ]
+    edges = "; ".join(text for curve in curves for text in _edges(curve))
     if verdict in ("better", "worse"):
-        if edges := [text for curve in curves for text in _edges(curve)]:
-            return EDGE, f"{effect}; {'; '.join(edges)}"
+        if edges:
+            return EDGE, f"{effect}; {edges}"
         sign = 1 if verdict == "better" else -1
         around = f"{points(beyond[0])} at half and {points(beyond[1])} at twice the best rates"
         if all(sign * change > 0 for change in beyond):
             return ROBUST, f"{effect}, {around}"
         return DEPENDS, f"{effect}, but {around}"
+    is_equal = verdict == "equivalent" and not edges  # a better rate beyond the edge may end it
     if differ_at:
-        at_best_words = no_difference(curves[0].margin) if verdict == "equivalent" else "unresolved"
+        at_best_words = no_difference(curves[0].margin) if is_equal else "unresolved"
         not_there = f"{points(at_best.effect)} points at best rates is {at_best_words}"
         return DEPENDS, f"differs at {', '.join(differ_at)}, but {not_there}"
-    if verdict == "equivalent":
+    if is_equal:
         return "no difference", effect
+    if verdict == "equivalent":
+        return "unresolved", f"{effect}; {edges}"
     return "unresolved", f"{effect}, adjusted p {at_best.p_adjusted:.3g}"
 
 

@@ -20,7 +20,7 @@ from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.result import Judged
 from grpobench.analysis.findings.rule import from_plain
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.analysis.statistics.best_rates import compare_best_rates, equivalence_p_at_best
+from grpobench.analysis.statistics.best_rates import compare_best_rates, inside_p_at_best
 
 PEAK = (0.5, 0.6, 0.4)  # at half, once and twice the arm's own rate
 FACTORS = (0.5, 1.0, 2.0)
@@ -53,7 +53,7 @@ def test_numbers_are_those_of_reports_at_best_rates() -> None:
     assert (ours.effect.value, ours.effect.low, ours.effect.high) == (pair.effect, pair.low, pair.high)
     assert (ours.p, ours.p_equivalence) == (
         pair.p_adjusted,
-        equivalence_p_at_best(curves["a"], curves["b"], 0.02),
+        inside_p_at_best(curves["a"], curves["b"], (-0.02, 0.02)),
     )
     assert ours.verdict == "supported" and ours.runs == 48 and ours.seeds == tuple(range(8))
 
@@ -112,6 +112,30 @@ def test_a_small_difference_is_not_called_small_where_the_better_arm_may_be_bett
     assert edge.p <= 0.05 and edge.p_equivalence <= 0.05 and edge.verdict == "unresolved"
     assert "the best rate (2 times its own) is the largest tried" in edge.needs
     assert judged(rising, flat, matters=0.05).verdict == "supported"  # a difference can only grow
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict", "says"),
+    [
+        (
+            (0.5, 0.62, 0.4),
+            PEAK,
+            "supported",
+            "that it is below 0 by what matters",
+        ),  # as far above as matters
+        ((0.5, 0.7, 0.4), PEAK, "supported", "that it is below 0 by what matters"),
+        ((0.4, 0.5, 0.62), PEAK, "supported", "that it is below 0 by what matters"),  # a may be better yet
+        (PEAK, (0.4, 0.5, 0.6), "unresolved", "the best rate (2 times its own) is the largest tried"),
+        ((0.5, 0.58, 0.4), PEAK, "contradicted", "p 0.0"),
+        ((0.5, 0.4, 0.58), PEAK, "unresolved", "of the lesser arm the best rate (2 times its own)"),
+    ],
+)
+def test_not_lower_has_one_bound(a: Sequence[float], b: Sequence[float], verdict: str, says: str) -> None:
+    """The other way round and `not higher` the verdict is the same."""
+    ours = judged(a, b, expect="not lower")
+    assert ours.verdict == verdict and says in ours.needs
+    turned = judged(a, b, expect="not higher", contrast={"b": 1.0, "a": -1.0})
+    assert (turned.verdict, turned.p_equivalence) == (verdict, ours.p_equivalence)
 
 
 def test_a_control_at_best_rates_shows_its_effect_or_not() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.comparisons import comparisons_table
 from grpobench.analysis.topics.numbers import Numbers, Shown
 from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table, rate_pairs_table
-from grpobench.analysis.topics.rates import ROBUST, RateStudy
+from grpobench.analysis.topics.rates import ROBUST, ArmAtRate, ArmCurve, RateStudy, compare_curves
 from grpobench.runs.commands.reports import accuracy_lines
 
 CONCLUSIONS = {
@@ -108,6 +109,34 @@ def test_pairs_differ_at_every_rate_at_some_or_at_an_edge(study: RateStudy) -> N
     )
     assert by_arms["good", "late"].why == "late at 2e−4, seed 8 (crashed)"
     assert by_arms["good", "late"].verdict == "unresolved"
+
+
+@pytest.mark.parametrize(
+    ("levels", "conclusion", "says"),
+    [
+        ((0.58, 0.62, 0.58), "no difference", "points at best rates"),
+        ((0.58, 0.62, 0.6205), "unresolved", "b is best at 2e−4, and no rate of twice it or more was tried"),
+        ((0.50, 0.62, 0.6205), "depends on the rate", "points at best rates is unresolved"),
+    ],
+)
+def test_no_difference_is_not_said_where_a_best_rate_is_at_an_edge(
+    levels: Sequence[float], conclusion: str, says: str
+) -> None:
+    """A better rate beyond it might end it."""
+
+    def curve(arm: str, by_rate: Sequence[float], shift: int) -> ArmCurve:
+        scores = [
+            {seed: level + 0.0005 * ((seed * 3 + shift + i) % 8 - 3.5) for seed in range(8)}
+            for i, level in enumerate(by_rate)
+        ]
+        points = [
+            ArmAtRate(factor, factor * 1e-4, at_rate, (), {})
+            for factor, at_rate in zip((0.5, 1.0, 2.0), scores, strict=True)
+        ]
+        return ArmCurve("sums", arm, tuple(points), 0.02)
+
+    (pair,) = compare_curves("sums", [curve("a", (0.58, 0.62, levels[2] - 0.001), 0), curve("b", levels, 5)])
+    assert (pair.verdict, pair.conclusion) == ("equivalent", conclusion) and says in pair.why
 
 
 def test_curves_have_their_best_rate_and_what_others_cost(study: RateStudy) -> None:
