@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,6 +14,14 @@ import numpy as np
 import pandas as pd
 
 from grpobench.analysis.runfolder import checksums, formats
+from grpobench.analysis.runfolder.answers import (
+    LAST_STEP,
+    PLAIN,
+    Answers,
+    answers_frame,
+    number_of,
+    read_answers,
+)
 from grpobench.analysis.runfolder.experiment import (
     DAMAGED,
     MARGIN,
@@ -87,17 +94,10 @@ def read_provenance(run: Path) -> dict[str, Any]:
 # The experiment
 
 T = TypeVar("T")
-ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], list[dict[str, Any]]]
-"""A run with its rows of metrics.jsonl and of eval.jsonl."""
-LAST_STEP = 2**53
-"""From this step on, floats cannot represent every step."""
-PLAIN = frozenset((int, float))
-"""The usual types of values in a row of metrics, which need no further check."""
-EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
+ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], Answers]
+"""A run with its rows of metrics.jsonl and its answers of eval.jsonl."""
 PLANNED_ANEW = "restore the file, or start the recipe again, which writes it anew"
 """The remedy for a damaged experiment.json."""
-ANSWER = frozenset((*EVALUATION_KEYS, "scores"))
-identity = itemgetter(*EVALUATION_KEYS)
 
 
 @pause_garbage_collection()
@@ -141,7 +141,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         seeds=tuple(sorted({run.seed for run in runs})),
         runs=runs,
         metrics=_metrics_frame([(run, rows) for run, rows, _ in read]),
-        evaluations=_evaluations_frame([(run, rows) for run, _, rows in read]),
+        evaluations=answers_frame([((run.arm, run.task, run.seed), answers) for run, _, answers in read]),
         statuses=_statuses_frame(runs),
         configs={run.name: run.config for run in runs},
         margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin, plan, folder),
@@ -326,13 +326,13 @@ class Folder:
         return identify_run(self.path, {} if self.stranger else self.config, self.described)
 
     def read(self) -> ReadRun:
-        """The run with its rows of metrics.jsonl and of eval.jsonl. If the folder contains another
-        run, this run is missing. If a file is damaged, the run has no rows."""
+        """The run with its rows of metrics.jsonl and its answers. A run whose folder contains another run is
+        missing; one with a damaged file has no rows and no answers."""
         name = self.path.name
         if self.stranger:
             why = f"its folder contains {self.stranger}"
             missing = Run(name, *self.who, "missing", why, 0, 0, {}, {}, 0, 0, 0, self.planned)
-            return missing, [], []
+            return missing, [], {}
         config, faults = self.config, self.faults
         status: Mapping[str, Any] = {"state": "missing", "why": "no run folder: not started"}
         if self.path.is_dir():
@@ -346,11 +346,11 @@ class Folder:
             lambda: _metric_rows(self.path / "metrics.jsonl", _sum(sums, "metrics.jsonl")), ([], 0, 0), faults
         )
         evaluations, cut_evaluations, rewritten_evaluations = _attempt(
-            lambda: _evaluation_rows(self.path / "eval.jsonl", _sum(sums, "eval.jsonl")), ([], 0, 0), faults
+            lambda: read_answers(self.path / "eval.jsonl", _sum(sums, "eval.jsonl")), ({}, 0, 0), faults
         )
         if faults:
             status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
-            metrics, evaluations = [], []
+            metrics, evaluations = [], {}
         run = Run(
             name,
             *self.who,
@@ -420,7 +420,7 @@ def _metric_rows(path: Path, expected_sum: str) -> tuple[list[dict[str, float]],
     rewritten = 0
     for number, row in lines:
         plain = PLAIN.issuperset(map(type, row.values()))
-        values = row if plain else {name: _number(value, path, number, name) for name, value in row.items()}
+        values = row if plain else {name: number_of(value, path, number, name) for name, value in row.items()}
         if not formats.OLD_METRICS.keys().isdisjoint(values):
             values = formats.renamed(values, formats.OLD_METRICS)
         step = values.get("step", math.nan)
@@ -447,55 +447,6 @@ def _demand_finite(path: Path, lines: Sequence[tuple[int, dict[str, Any]]], rows
                 if isinstance(value, int) and abs(value) > sys.float_info.max:
                     raise LogError(f"{path}, line {number}: `{name}` is too large for a number") from None
         raise
-
-
-def _evaluation_rows(path: Path, expected_sum: str) -> tuple[list[dict[str, Any]], int, int]:
-    lines, cut = read_lines(path, expected_sum)
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for number, row in lines:
-        if not row.keys() >= ANSWER or not isinstance(row["scores"], dict):
-            absent = [key for key in (*EVALUATION_KEYS, "scores") if key not in row]
-            problem = f"no `{absent[0]}`" if absent else "`scores` must be an object"
-            raise LogError(f"{path}, line {number}: {problem}; mend or delete the line")
-        _demand_identity(row, path, number)
-        for name, score in row["scores"].items():
-            if name == "correct" or type(score) not in PLAIN:
-                _demand_score(_number(score, path, number, f"scores.{name}"), path, number, name)
-        rows[identity(row)] = row
-    return list(rows.values()), cut, len(lines) - len(rows)
-
-
-def _demand_identity(row: Mapping[str, Any], path: Path, line: int) -> None:
-    """The step must be a whole number, and no part of an answer's identity a list or an object."""
-    step = row["step"]
-    if type(step) not in PLAIN or not 0 <= step < LAST_STEP or step != int(step):
-        raise LogError(
-            f"{path}, line {line}: `step` must be a whole number from 0; found {step!r}; mend or delete the "
-            "line"
-        )
-    for name in EVALUATION_KEYS:
-        if isinstance(row[name], list | dict):
-            raise LogError(f"{path}, line {line}: `{name}` must be text or a number; mend or delete the line")
-
-
-def _number(value: Any, path: Path, line: int, name: str) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            raise LogError(f"{path}, line {line}: `{name}` is too large for a number") from None
-    raise LogError(f"{path}, line {line}: `{name}` must be a number or null; found {value!r}")
-
-
-def _demand_score(score: float, path: Path, line: int, name: str) -> None:
-    """`correct` must be a share; other scores may have any value. NaN, an ungraded answer, is allowed."""
-    if name == "correct" and (score < 0 or score > 1):
-        raise LogError(
-            f"{path}, line {line}: the score `correct` must be from 0 to 1; found {score:g}; mend the task's "
-            "verifier and evaluate again"
-        )
 
 
 def identify_run(
@@ -551,29 +502,6 @@ def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.Dat
             "value": np.array(values, dtype=np.float64),
         }
     )
-
-
-def _evaluations_frame(read: Sequence[tuple[Run, list[dict[str, Any]]]]) -> pd.DataFrame:
-    """One row per evaluated answer. Whole columns are built at once for hundreds of thousands of rows."""
-    counts = [len(lines) for _, lines in read]
-    lines = [line for _, run_lines in read for line in run_lines]
-    if not lines:
-        return pd.DataFrame(columns=["arm", "task", "seed", *EVALUATION_KEYS])
-    columns: dict[str, Any] = {
-        name: np.repeat(np.array([getattr(run, name) for run, _ in read], dtype=kind), counts)
-        for name, kind in (("arm", object), ("task", object), ("seed", np.int64))
-    }
-    parts = (
-        ("", lines),
-        ("score/", [line["scores"] for line in lines]),
-        ("trait/", [line.get("traits") or {} for line in lines]),
-    )
-    for prefix, tables in parts:
-        kinds = dict.fromkeys(map(tuple, tables))  # many rows share few sets of keys
-        for name in dict.fromkeys(name for kind in kinds for name in kind):
-            if prefix or name not in ("scores", "traits"):
-                columns[f"{prefix}{name}"] = [table.get(name, math.nan) for table in tables]
-    return pd.DataFrame(columns)
 
 
 def _statuses_frame(runs: Sequence[Run]) -> pd.DataFrame:

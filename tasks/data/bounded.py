@@ -224,7 +224,7 @@ def parse_json(text: bytes | str) -> Any:
     """The value of a JSON text. Raises ValueError (JSONDecodeError is one) for text that is not JSON, for
     more than `MAX_DEPTH` brackets inside each other, and for an integer that fits into no float."""
     try:
-        value = json.loads(text, parse_int=_integer)
+        value = _DECODER.decode(text if isinstance(text, str) else _decoded(text))
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} brackets inside each other") from None
     opening = (
@@ -239,6 +239,14 @@ def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError(f"an integer of {len(digits)} digits is too large for a number")
     return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer)
+"""One for all lines: `json.loads` makes one for each."""
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(json.detect_encoding(text), "surrogatepass")  # as json.loads does
 
 
 def _is_deep(value: Any) -> bool:
