@@ -113,7 +113,7 @@ def _verdict(judged: Judged, pair: BestRatePair, tests: int, curves: tuple[RateC
     if edges := " and ".join(filter(None, doubtful)):
         whose = "of the lesser arm " * (not claims_bounds)
         needs = f"{whose}{edges}, beyond which another may be better (else {effect}: {reason})"
-        return replace(judged, needs=needs)
+        return replace(judged, needs=needs, at_edge=True)
     verdict = verdict_of(test, effect, inside)
     return replace(judged, shown=effect, inside=inside, verdict=verdict, needs=reason)
 

@@ -87,6 +87,18 @@ class PlannedTest:
             return power.seeds_for_equivalence(margin, self.tests, ALPHA, max(self.seeds, 2))
         return power.seeds_for(margin, self.tests, ALPHA, max(self.seeds, 2), "max-t")
 
+    @property
+    def seeds_to_decide(self) -> float:
+        """Fewest seeds, from these on, that in four of five repetitions both find an effect of `matters` and
+        show equal arms to differ by less: fewer may decide for one of them only. inf and NaN as above."""
+        if math.isnan(self.sd):
+            return math.nan
+        margin, least = self.test.margin / self.sd, max(self.seeds, 2)
+        return max(
+            power.seeds_for(margin, self.tests, ALPHA, least, "max-t"),
+            power.seeds_for_equivalence(margin, self.tests, ALPHA, least),
+        )
+
 
 def planned_of(judged: Judged) -> PlannedTest:
     """The test with the standard deviation that its runs show; NaN for deals."""

@@ -71,6 +71,8 @@ class Judged:
     """What the runs show of the effect, whatever the test expects."""
     inside: bool = False
     """Whether the effect is shown to lie inside the test's bounds."""
+    at_edge: bool = False
+    """Whether a verdict at best rates is withheld because a best rate is the smallest or largest tried."""
 
     @property
     def small(self) -> bool:

@@ -14,13 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpobench.analysis.runfolder.files import LogError, read_lines
+from grpobench.analysis.runfolder.metric_rows import LAST_STEP, PLAIN, number_of
 
 Answers: TypeAlias = Mapping[str, NDArray[Any]]
 """The answers of a run by column, all of the same length; empty without answers."""
-LAST_STEP = 2**53
-"""From this step on, floats cannot represent every step."""
-PLAIN = frozenset((int, float))
-"""The usual types of numbers in a row, which need no further check."""
 IDENTITY = ("step", "split", "mode", "problem", "sample")
 NEEDED = frozenset((*IDENTITY, "scores"))
 identity = itemgetter(*IDENTITY)
@@ -62,18 +59,6 @@ def answers_frame(of_runs: Sequence[tuple[tuple[str, str, int], Answers]]) -> pd
         ]
         columns[name] = _joined(parts)
     return pd.DataFrame(columns)
-
-
-def number_of(value: Any, path: Path, line: int, name: str) -> float:
-    """A number of a log as a float; NaN for null. Raises LogError for anything else."""
-    if value is None:
-        return math.nan
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            raise LogError(f"{path}, line {line}: `{name}` is too large for a number") from None
-    raise LogError(f"{path}, line {line}: `{name}` must be a number or null; found {value!r}")
 
 
 def _demand_identity(row: Mapping[str, Any], path: Path, line: int) -> None:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from grpobench.analysis.runfolder import checksums, formats
-from grpobench.analysis.runfolder.answers import (
-    LAST_STEP,
-    PLAIN,
-    Answers,
-    answers_frame,
-    number_of,
-    read_answers,
-)
+from grpobench.analysis.runfolder.answers import Answers, answers_frame, read_answers
 from grpobench.analysis.runfolder.experiment import (
     DAMAGED,
     MARGIN,
@@ -31,8 +21,9 @@ from grpobench.analysis.runfolder.experiment import (
     Run,
     SweepPoint,
 )
-from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
+from grpobench.analysis.runfolder.files import LogError, read_json, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
+from grpobench.analysis.runfolder.metric_rows import NO_ROWS, MetricRows, metrics_frame, read_metrics
 from grpobench.analysis.runfolder.search import SearchRecord, record_of
 from grpobench.analysis.tools.processes import pause_garbage_collection
 from grpobench.analysis.tools.text import experiments_in, why_no_experiment
@@ -94,7 +85,7 @@ def read_provenance(run: Path) -> dict[str, Any]:
 # The experiment
 
 T = TypeVar("T")
-ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], Answers]
+ReadRun: TypeAlias = tuple[Run, MetricRows, Answers]
 """A run with its rows of metrics.jsonl and its answers of eval.jsonl."""
 PLANNED_ANEW = "restore the file, or start the recipe again, which writes it anew"
 """The remedy for a damaged experiment.json."""
@@ -140,7 +131,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         tasks=tasks,
         seeds=tuple(sorted({run.seed for run in runs})),
         runs=runs,
-        metrics=_metrics_frame([(run, rows) for run, rows, _ in read]),
+        metrics=metrics_frame([((run.arm, run.task, run.seed), rows) for run, rows, _ in read]),
         evaluations=answers_frame([((run.arm, run.task, run.seed), answers) for run, _, answers in read]),
         statuses=_statuses_frame(runs),
         configs={run.name: run.config for run in runs},
@@ -332,7 +323,7 @@ class Folder:
         if self.stranger:
             why = f"its folder contains {self.stranger}"
             missing = Run(name, *self.who, "missing", why, 0, 0, {}, {}, 0, 0, 0, self.planned)
-            return missing, [], {}
+            return missing, NO_ROWS, {}
         config, faults = self.config, self.faults
         status: Mapping[str, Any] = {"state": "missing", "why": "no run folder: not started"}
         if self.path.is_dir():
@@ -343,26 +334,28 @@ class Folder:
         if status.get("state") in RESULTS:
             sums = _attempt(lambda: _result_sums(self.path), {}, faults)
         metrics, cut_metrics, rewritten_metrics = _attempt(
-            lambda: _metric_rows(self.path / "metrics.jsonl", _sum(sums, "metrics.jsonl")), ([], 0, 0), faults
+            lambda: read_metrics(self.path / "metrics.jsonl", _sum(sums, "metrics.jsonl")),
+            (NO_ROWS, 0, 0),
+            faults,
         )
         evaluations, cut_evaluations, rewritten_evaluations = _attempt(
             lambda: read_answers(self.path / "eval.jsonl", _sum(sums, "eval.jsonl")), ({}, 0, 0), faults
         )
         if faults:
             status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
-            metrics, evaluations = [], {}
+            metrics, evaluations = NO_ROWS, {}
         run = Run(
             name,
             *self.who,
             state=str(status.get("state", "unknown")),
             why=str(status.get("why", "") or ""),
-            step=int(status.get("step", metrics[-1]["step"] if metrics else 0)),
+            step=int(status.get("step", metrics.steps[-1] if len(metrics.steps) else 0)),
             attempt=int(status.get("attempt", 0)),
             config=config,
             provenance=provenance,
             cut_lines=cut_metrics + cut_evaluations,
             rewritten_rows=rewritten_metrics + rewritten_evaluations,
-            rows=len(metrics),
+            rows=len(metrics.steps),
             planned=self.planned,
             proved=bool(sums) or (self.path / f"metrics.jsonl{checksums.SIDE}").exists(),
             lost=tuple(
@@ -412,43 +405,6 @@ def _task(config: Mapping[str, Any]) -> Any:
     return task.get("name") if isinstance(task, dict) else task
 
 
-def _metric_rows(path: Path, expected_sum: str) -> tuple[list[dict[str, float]], int, int]:
-    """Rows in rising order of step, number of cut lines, number of rewritten rows. A row with a step that
-    was logged before replaces that row and all rows after it."""
-    lines, cut = read_lines(path, expected_sum)
-    rows: list[dict[str, float]] = []
-    rewritten = 0
-    for number, row in lines:
-        plain = PLAIN.issuperset(map(type, row.values()))
-        values = row if plain else {name: number_of(value, path, number, name) for name, value in row.items()}
-        if not formats.OLD_METRICS.keys().isdisjoint(values):
-            values = formats.renamed(values, formats.OLD_METRICS)
-        step = values.get("step", math.nan)
-        if not 0 <= step < LAST_STEP or step != int(step):
-            logged_step = row.get("step")
-            raise LogError(
-                f"{path}, line {number}: `step` must be a whole number from 0; found {logged_step!r}"
-            )
-        while rows and rows[-1]["step"] >= step:
-            rows.pop()
-            rewritten += 1
-        rows.append(values)
-    _demand_finite(path, lines, rows)
-    return rows, cut, rewritten
-
-
-def _demand_finite(path: Path, lines: Sequence[tuple[int, dict[str, Any]]], rows: Any) -> None:
-    """Raise LogError for an integer that is too large for a float."""
-    try:
-        np.array([value for row in rows for value in row.values()], dtype=np.float64)
-    except OverflowError:
-        for number, row in lines:
-            for name, value in row.items():
-                if isinstance(value, int) and abs(value) > sys.float_info.max:
-                    raise LogError(f"{path}, line {number}: `{name}` is too large for a number") from None
-        raise
-
-
 def identify_run(
     run_folder: Path, config: Mapping[str, Any], described: Mapping[str, Any]
 ) -> tuple[str, str, int]:
@@ -467,40 +423,6 @@ def identify_run(
             return arm, task_name, int(seed)
     raise LogError(
         f"{run_folder}: cannot tell arm, task and seed; run.toml must hold `arm`, `task` and `seed`"
-    )
-
-
-def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.DataFrame:
-    """Long: arm, task, seed, step, metric, value. Whole columns are built at once, because a thousand runs
-    have millions of rows."""
-    names: list[str] = []
-    values: list[float] = []
-    steps: list[int] = []
-    lengths: list[int] = []
-    of_run: list[int] = []
-    for _, rows in read:
-        before = len(names)
-        for row in rows:
-            names += [name for name in row if name != "step"]
-            values += [value for name, value in row.items() if name != "step"]
-            steps.append(int(row["step"]))
-            lengths.append(len(row) - 1)
-        of_run.append(len(names) - before)
-    code_of = {name: number for number, name in enumerate(sorted(set(names)))}
-    codes = np.fromiter(map(code_of.__getitem__, names), dtype=np.int32, count=len(names))
-
-    def repeated(values_by_run: Sequence[Any], kind: Any) -> Any:
-        return np.repeat(np.array(values_by_run, dtype=kind), of_run)
-
-    return pd.DataFrame(
-        {
-            "arm": repeated([run.arm for run, _ in read], object),
-            "task": repeated([run.task for run, _ in read], object),
-            "seed": repeated([run.seed for run, _ in read], np.int64),
-            "step": np.repeat(np.array(steps, dtype=np.int64), lengths),
-            "metric": pd.Categorical.from_codes(codes, categories=list(code_of)),  # codes compare fast
-            "value": np.array(values, dtype=np.float64),
-        }
     )
 
 

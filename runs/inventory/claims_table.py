@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpobench.analysis.findings.planned import planned_of
+from grpobench.analysis.findings.planned import PlannedTest, planned_of
+from grpobench.analysis.statistics.power import MOST_SEEDS
 from grpobench.runs.inventory.findings.judging import judging_rule
 from grpobench.runs.inventory.findings.powers import planned_tests
 from grpobench.runs.inventory.folders import SET_ASIDE, kept_finding
@@ -15,7 +17,7 @@ from grpobench.runs.settings.findings import FindingFile, findings, read_finding
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
-    from grpobench.analysis.findings.result import Result
+    from grpobench.analysis.findings.result import Judged, Result
 
 SCALE = "nano"
 HEAD = (
@@ -38,7 +40,8 @@ def _row(study: FindingFile, tables: Path) -> str:
         None if record is None else record.result(judging_rule(study, record))
         for record in ((earlier, current) if decided else (current, None))
     )
-    power, bases = smallest_power(study, tables, now), study.bases(SCALE)
+    planned, bases = plans(study, tables, now), study.bases(SCALE)
+    power = smallest_power(planned)
     page = f"findings/{name}.md"
     claim = f"[{name}]({page}): {study.finding.claim}" if current else f"`{name}`: {study.finding.claim}"
     cells = (
@@ -52,13 +55,16 @@ def _row(study: FindingFile, tables: Path) -> str:
         else "at most " * (now is None and bases > 1) + f"{power:.0%}".replace("%", " %"),
         rates_words(study),
         str(bases),
-        _state(label(now)) if now else "registered",
+        _state(now, planned) if now else "registered",
     )
     return f"| {' | '.join(map(cell, cells))} |"
 
 
-def _state(conclusion: str) -> str:
-    return "undecided" if "unresolved" in conclusion or "insensitive" in conclusion else "decided"
+def _state(result: Result, planned: Sequence[PlannedTest]) -> str:
+    if not any(word in label(result) for word in ("unresolved", "insensitive")):
+        return "decided"
+    needs = what_would_decide(result, planned)
+    return f"undecided: {needs}" if needs else "undecided"
 
 
 def _read(tables: Path, name: str, beside: str) -> Record | None:
@@ -75,15 +81,49 @@ def label(result: Result | None) -> str:
     return result.label if result.checks or result.controls else result.unchecked
 
 
-def smallest_power(study: FindingFile, tables: Path, result: Result | None) -> float:
-    """The least power of the deciding tests: by the runs, or before them by what is expected; NaN if that of
-    none is known."""
-    if result:
-        powers = [planned_of(test).power for test in result.tests if not (test.test.also or test.test.deals)]
-    else:
-        seeds = len(study.seeds(SCALE))
-        powers = [planned.power for planned in planned_tests(study, SCALE, seeds, tables.parent)]
-    return min((power for power in powers if not math.isnan(power)), default=math.nan)
+def plans(study: FindingFile, tables: Path, result: Result | None) -> list[PlannedTest]:
+    """The deciding tests with the deviation that their runs show, at best rates that at the arms' own rates;
+    before the runs with the deviation that is expected."""
+    seeds = len(study.seeds(SCALE))
+    before = planned_tests(study, SCALE, seeds, tables.parent) if result is None or _at_best(result) else []
+    if result is None:
+        return before
+    expected = {planned.test.name: planned for planned in before}
+    return [
+        planned_of(test) if test.corrected else expected.get(test.test.name, planned_of(test))
+        for test in _deciding(result)
+    ]
+
+
+def smallest_power(planned: Sequence[PlannedTest]) -> float:
+    """NaN if the power of no test is known."""
+    return min((test.power for test in planned if not math.isnan(test.power)), default=math.nan)
+
+
+def what_would_decide(result: Result, planned: Sequence[PlannedTest]) -> str:
+    """What the tests without a verdict need: seeds, rates, or runs that can show an effect."""
+    undecided = [test for test in _deciding(result) if test.verdict in ("unresolved", "insensitive")]
+    by_name = {test.test.name: test for test in planned}
+    needs = []
+    if any(test.verdict == "insensitive" for test in undecided):
+        needs.append("runs whose checks and controls hold")
+    if any(test.at_edge for test in undecided):
+        needs.append("more rates")
+    few = [by_name[test.test.name] for test in undecided if test.verdict == "unresolved" and not test.at_edge]
+    if seeds := max((test.seeds_to_decide for test in few if not math.isnan(test.sd)), default=0):
+        most = max(test.seeds for test in few)
+        count = f"about {seeds:.0f} seeds" if math.isfinite(seeds) else f"more than {MOST_SEEDS} seeds"
+        # Enough for no effect and for one that matters; what the runs show lies between.
+        needs.append(count if seeds > most else f"more than {most:.0f} seeds")
+    return " and ".join(needs)
+
+
+def _deciding(result: Result) -> list[Judged]:
+    return [test for test in result.tests if not (test.test.also or test.test.deals)]
+
+
+def _at_best(result: Result) -> bool:
+    return any(test.test.best_rate for test in _deciding(result))
 
 
 def rates_words(study: FindingFile) -> str:
