@@ -99,26 +99,31 @@ def _verdict(judged: Judged, pair: BestRatePair, tests: int, curves: tuple[RateC
     effect, inside = shown(
         pair.first_is_better, judged.p, judged.p_equivalence, (pair.low, pair.high), test.bounds
     )
-    differs = effect in ("higher", "lower")
+    differs, directed = effect in ("higher", "lower"), test.expect in ("higher", "lower")
+    names = sorted(test.contrast, key=lambda name: -test.contrast[name])
+    at_edge = [_edge(name, curve) for name, curve in zip(names, curves, strict=True)]
+    better, lesser = at_edge if pair.first_is_better else at_edge[::-1]
+    # A rate beyond the grid can only raise its arm: of the lesser arm it may end a difference, of the better
+    # arm one that is small, of the first arm it may exceed the upper bound, of the second the lower one.
+    inside = inside and not (differs and directed and better)
     close = f"p {judged.p_equivalence:.3g} that {outside_bounds(test)}, {over}"
     reason = f"p {judged.p:.3g} {'that there is no difference, ' * differs}{over}" if not inside else close
-    at_edge = [_edge(curve) for curve in curves]
-    # A rate beyond the grid can only raise its arm: of the lesser arm it may end a difference, of the first
-    # arm it may exceed the upper bound, of the second arm the lower one.
-    claims_bounds = inside and (not differs or test.expect not in ("higher", "lower"))
+    claims_bounds = inside and not (differs and directed)
     low, high = test.bounds
-    doubtful = [at_edge[pair.first_is_better]] if differs else []
+    doubtful = [lesser] if differs else []
     if claims_bounds:
         doubtful = [at_edge[0]] * math.isfinite(high) + [at_edge[1]] * math.isfinite(low)
     if edges := " and ".join(filter(None, doubtful)):
-        whose = "of the lesser arm " * (not claims_bounds)
-        needs = f"{whose}{edges}, beyond which another may be better (else {effect}: {reason})"
+        needs = f"{edges}, beyond which another may be better (else {effect}: {reason})"
         return replace(judged, needs=needs, at_edge=True)
+    if claims_bounds and differs and lesser:
+        effect = "unresolved"
     verdict = verdict_of(test, effect, inside)
     return replace(judged, shown=effect, inside=inside, verdict=verdict, needs=reason)
 
 
-def _edge(curve: RateCurve) -> str:
+def _edge(name: str, curve: RateCurve) -> str:
+    """Where the best rate of an arm is the smallest or largest tried, in words; else empty."""
     best = curve.best
     end = "smallest" * (best == 0) or "largest" * (best == len(curve.rates) - 1)
-    return f"the best rate ({curve.rates[best]:g} times its own) is the {end} tried" if end else ""
+    return f"the best rate of {name} ({curve.rates[best]:g} times its own) is the {end} tried" if end else ""

@@ -189,7 +189,7 @@ def _family(
         p_values = min(1.0, share * float(p[i])), min(1.0, share * float(close[i]))
         test_result = _judged(test, tuple(contrasts[i]), samples[i], p_values, len(tests), waits)
         judged[test.name] = replace(
-            test_result, needs=test_result.needs + _saturated(test, values[test.name])
+            test_result, share=share, needs=test_result.needs + _saturated(test, values[test.name])
         )
         if test.name in shares:
             ps = p_values[0], min(1.0, share * p_share[test.name])

@@ -101,15 +101,14 @@ class PlannedTest:
 
 
 def planned_of(judged: Judged) -> PlannedTest:
-    """The test with the standard deviation that its runs show; NaN for deals."""
-    if not judged.corrected:
-        return PlannedTest(judged.test, len(judged.contrasts), 0)
+    """The test with the standard deviation that its runs show; NaN for deals and at best rates."""
+    seeds, tests = len(judged.contrasts), judged.corrected * judged.share
+    if not tests:
+        return PlannedTest(judged.test, seeds, 0)
     if judged.bases < 2:
-        return PlannedTest(judged.test, len(judged.contrasts), judged.corrected, spread_of(judged.contrasts))
+        return PlannedTest(judged.test, seeds, tests, spread_of(judged.contrasts))
     sd, base_sd = spreads(contrasts_by_base(judged))
-    return PlannedTest(
-        judged.test, len(judged.contrasts), judged.corrected, sd, bases=judged.bases, base_sd=base_sd
-    )
+    return PlannedTest(judged.test, seeds, tests, sd, bases=judged.bases, base_sd=base_sd)
 
 
 def spreads(contrasts: Sequence[Sequence[float]]) -> tuple[float, float]:

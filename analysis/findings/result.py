@@ -56,6 +56,8 @@ class Judged:
     corrected: int = 0
     """How many tests the correction is over, this one included; 0 for deals and at best
     rates, where no power is computed from the spread."""
+    share: int = 1
+    """How many families of tests divide the level of 5 %."""
     runs: int = 0
     """Runs of the contrast with a value."""
     reached: int | None = None
@@ -98,7 +100,7 @@ class Judged:
         for deals and without a spread. It takes up to a second, and no verdict needs it."""
         if math.isnan(self._margin):
             return math.nan
-        return power.power(len(self.contrasts), self.corrected, self._margin, ALPHA, "max-t")
+        return power.power(len(self.contrasts), self.corrected * self.share, self._margin, ALPHA, "max-t")
 
     @property
     def power_equivalence(self) -> float:
@@ -106,7 +108,9 @@ class Judged:
         test of non-inferiority, which has one bound, the share is at least this."""
         if math.isnan(self._margin):
             return math.nan
-        return power.power_of_equivalence(len(self.contrasts), self.corrected, self._margin, ALPHA)
+        return power.power_of_equivalence(
+            len(self.contrasts), self.corrected * self.share, self._margin, ALPHA
+        )
 
     @property
     def _margin(self) -> float:

@@ -29,7 +29,7 @@ PAIRS_NOTE = (
     "rates, or at the nearest rate tried beyond. Rate-robust: the arms differ at best rates, and the "
     "difference has the same sign at half and at twice. Depends on the rate: the arms differ at some rate, "
     "but that does not hold. Best rate at an edge: the arms differ at best rates, but rates beyond were not "
-    "tried. Own rates: those of the recipe."
+    "tried; nor is no difference said then. Own rates: those of the recipe."
 )
 CURVES_NOTE = (
     "Mean final accuracy in % over the seeds; F: how many runs failed (collapsed, diverged, or ended below "

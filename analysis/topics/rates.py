@@ -353,7 +353,7 @@ def _rate_pair(
         for point in curve.points
         if point.missing
     ]
-    verdict = _verdict(at_best, first.margin) if not late else "unresolved"
+    verdict = _verdict(at_best, curves) if not late else "unresolved"
     conclusion, why = _conclude(curves, at_best, verdict, (at_half, at_twice), at_own, equal)
     if late or None in bests:
         conclusion, why = WAITS, "; ".join(late) or "no seed has a result at every rate"
@@ -384,8 +384,10 @@ def _effect_beyond(first: RateCurve, second: RateCurve, side: int) -> float:
     return float(means[0] - means[1])
 
 
-def _verdict(at_best: BestRatePair, margin: float) -> Verdict:
-    """The verdict on the first arm, each at its best rate, by `verdicts.shown`."""
+def _verdict(at_best: BestRatePair, curves: tuple[ArmCurve, ArmCurve]) -> Verdict:
+    """The verdict on the first arm, each at its best rate, by `verdicts.shown`. Arms are not called
+    equivalent where the best rate of one is at an edge: a better rate beyond it may end that."""
+    margin = curves[0].margin
     effect, _ = shown(
         at_best.first_is_better,
         at_best.p_adjusted,
@@ -393,7 +395,8 @@ def _verdict(at_best: BestRatePair, margin: float) -> Verdict:
         (at_best.low, at_best.high),
         (-margin, margin),
     )
-    return OF_FIRST[effect]
+    verdict = OF_FIRST[effect]
+    return "unresolved" if verdict == "equivalent" and any(map(_edges, curves)) else verdict
 
 
 def _conclude(
@@ -412,25 +415,23 @@ def _conclude(
         for words, pair in by_rate
         if pair is not None and pair.verdict in ("better", "worse")
     ]
-    edges = "; ".join(text for curve in curves for text in _edges(curve))
+    edges = "".join(f"; {text}" for curve in curves for text in _edges(curve))
     if verdict in ("better", "worse"):
         if edges:
-            return EDGE, f"{effect}; {edges}"
+            return EDGE, f"{effect}{edges}"
         sign = 1 if verdict == "better" else -1
         around = f"{points(beyond[0])} at half and {points(beyond[1])} at twice the best rates"
         if all(sign * change > 0 for change in beyond):
             return ROBUST, f"{effect}, {around}"
         return DEPENDS, f"{effect}, but {around}"
-    is_equal = verdict == "equivalent" and not edges  # a better rate beyond the edge may end it
     if differ_at:
-        at_best_words = no_difference(curves[0].margin) if is_equal else "unresolved"
+        is_equal = verdict == "equivalent"
+        at_best_words = no_difference(curves[0].margin) if is_equal else f"unresolved{edges}"
         not_there = f"{points(at_best.effect)} points at best rates is {at_best_words}"
         return DEPENDS, f"differs at {', '.join(differ_at)}, but {not_there}"
-    if is_equal:
-        return "no difference", effect
     if verdict == "equivalent":
-        return "unresolved", f"{effect}; {edges}"
-    return "unresolved", f"{effect}, adjusted p {at_best.p_adjusted:.3g}"
+        return "no difference", effect
+    return "unresolved", f"{effect}, adjusted p {at_best.p_adjusted:.3g}{edges}"
 
 
 def _edges(curve: ArmCurve) -> list[str]:

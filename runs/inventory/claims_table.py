@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpobench.analysis.findings.planned import PlannedTest, planned_of
 from grpobench.analysis.statistics.power import MOST_SEEDS
+from grpobench.analysis.statistics.verdicts import spread_of
 from grpobench.runs.inventory.findings.judging import judging_rule
 from grpobench.runs.inventory.findings.powers import planned_tests
 from grpobench.runs.inventory.folders import SET_ASIDE, kept_finding
@@ -24,6 +26,7 @@ HEAD = (
     "| claim | source | before | now | power at what matters | rates | bases | state |",
     "|---|---|---|---|---|---|---|---|",
 )
+UNDECIDED = ("unresolved", "insensitive")
 
 
 def claims_table(tables: Path) -> list[str]:
@@ -61,7 +64,7 @@ def _row(study: FindingFile, tables: Path) -> str:
 
 
 def _state(result: Result, planned: Sequence[PlannedTest]) -> str:
-    if not any(word in label(result) for word in ("unresolved", "insensitive")):
+    if not any(verdict in label(result) for verdict in UNDECIDED):
         return "decided"
     needs = what_would_decide(result, planned)
     return f"undecided: {needs}" if needs else "undecided"
@@ -82,17 +85,22 @@ def label(result: Result | None) -> str:
 
 
 def plans(study: FindingFile, tables: Path, result: Result | None) -> list[PlannedTest]:
-    """The deciding tests with the deviation that their runs show, at best rates that at the arms' own rates;
-    before the runs with the deviation that is expected."""
+    """The deciding tests with the deviation that their runs show; before the runs with the one that is
+    expected. At best rates it is the larger one of the contrasts at the arms' own rates and of the
+    cross-fitted ones; the test, which knows no best rate, finds less."""
     seeds = len(study.seeds(SCALE))
     before = planned_tests(study, SCALE, seeds, tables.parent) if result is None or _at_best(result) else []
     if result is None:
         return before
     expected = {planned.test.name: planned for planned in before}
-    return [
-        planned_of(test) if test.corrected else expected.get(test.test.name, planned_of(test))
-        for test in _deciding(result)
-    ]
+    return [_planned(test, expected.get(test.test.name)) for test in _deciding(result)]
+
+
+def _planned(judged: Judged, expected: PlannedTest | None) -> PlannedTest:
+    if expected is None or not judged.test.best_rate:
+        return planned_of(judged)
+    sd = max(expected.sd, spread_of(judged.contrasts))
+    return replace(expected, seeds=len(judged.contrasts), sd=sd)
 
 
 def smallest_power(planned: Sequence[PlannedTest]) -> float:
@@ -101,8 +109,12 @@ def smallest_power(planned: Sequence[PlannedTest]) -> float:
 
 
 def what_would_decide(result: Result, planned: Sequence[PlannedTest]) -> str:
-    """What the tests without a verdict need: seeds, rates, or runs that can show an effect."""
-    undecided = [test for test in _deciding(result) if test.verdict in ("unresolved", "insensitive")]
+    """What the undecided parts of the claim need: seeds, bases, rates, or runs that can show an effect."""
+    undecided = [
+        test
+        for test in _deciding(result)
+        if test.verdict in UNDECIDED and result.parts.get(test.test.part, test.verdict) in UNDECIDED
+    ]
     by_name = {test.test.name: test for test in planned}
     needs = []
     if any(test.verdict == "insensitive" for test in undecided):
@@ -110,10 +122,11 @@ def what_would_decide(result: Result, planned: Sequence[PlannedTest]) -> str:
     if any(test.at_edge for test in undecided):
         needs.append("more rates")
     few = [by_name[test.test.name] for test in undecided if test.verdict == "unresolved" and not test.at_edge]
-    if seeds := max((test.seeds_to_decide for test in few if not math.isnan(test.sd)), default=0):
+    if any(test.needs_bases for test in few):
+        needs.append("more bases")
+    elif seeds := max((test.seeds_to_decide for test in few if not math.isnan(test.sd)), default=0):
         most = max(test.seeds for test in few)
         count = f"about {seeds:.0f} seeds" if math.isfinite(seeds) else f"more than {MOST_SEEDS} seeds"
-        # Enough for no effect and for one that matters; what the runs show lies between.
         needs.append(count if seeds > most else f"more than {most:.0f} seeds")
     return " and ".join(needs)
 

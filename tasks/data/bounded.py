@@ -224,7 +224,11 @@ def parse_json(text: bytes | str) -> Any:
     """The value of a JSON text. Raises ValueError (JSONDecodeError is one) for text that is not JSON, for
     more than `MAX_DEPTH` brackets inside each other, and for an integer that fits into no float."""
     try:
-        value = _DECODER.decode(text if isinstance(text, str) else _decoded(text))
+        value = (
+            _DECODER.decode(_decoded(text))
+            if isinstance(text, bytes)
+            else json.loads(text, parse_int=_integer)
+        )
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} brackets inside each other") from None
     opening = (
@@ -242,7 +246,7 @@ def _integer(digits: str) -> int:
 
 
 _DECODER = json.JSONDecoder(parse_int=_integer)
-"""One for all lines: `json.loads` makes one for each."""
+"""One for all lines of a log: `json.loads` makes one for each."""
 
 
 def _decoded(text: bytes) -> str:

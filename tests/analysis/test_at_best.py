@@ -87,14 +87,19 @@ def test_a_difference_at_the_own_rates_is_none_if_another_rate_makes_up_for_it(s
             PEAK,
             (0.4, 0.45, 0.5),
             "unresolved",
-            "of the lesser arm the best rate (2 times its own) is the largest",
+            "the best rate of b (2 times its own) is the largest",
         ),
-        (PEAK, (0.4, 0.5, 0.6), "unresolved", "the best rate (2 times its own) is the largest tried, beyond"),
+        (
+            PEAK,
+            (0.4, 0.5, 0.6),
+            "unresolved",
+            "the best rate of b (2 times its own) is the largest tried, beyond",
+        ),
         (
             PEAK,
             (0.6, 0.5, 0.4),
             "unresolved",
-            "the best rate (0.5 times its own) is the smallest tried, beyond",
+            "the best rate of b (0.5 times its own) is the smallest tried, beyond",
         ),
     ],
 )
@@ -110,8 +115,13 @@ def test_a_small_difference_is_not_called_small_where_the_better_arm_may_be_bett
     assert judged((0.5, 0.61, 0.5), flat, **matters).verdict == "supported"
     edge = judged(rising, flat, **matters)
     assert edge.p <= 0.05 and edge.p_equivalence <= 0.05 and edge.verdict == "unresolved"
-    assert "the best rate (2 times its own) is the largest tried" in edge.needs
-    assert judged(rising, flat, matters=0.05).verdict == "supported"  # a difference can only grow
+    assert "the best rate of a (2 times its own) is the largest tried" in edge.needs
+    assert judged(rising, flat, matters=0.05).label == "supported"  # a difference can only grow
+    assert judged((0.5, 0.61, 0.5), flat, matters=0.05).label == "supported, small difference"
+    # A loss that the lesser arm's best rate may end is not called one.
+    loss = judged((0.4, 0.45, 0.49), (0.45, 0.5, 0.45), matters=0.05, expect="not lower")
+    assert (loss.label, loss.shown) == ("supported", "unresolved")
+    assert judged((0.4, 0.49, 0.45), (0.45, 0.5, 0.45), matters=0.05, expect="not lower").shown == "lower"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +135,9 @@ def test_a_small_difference_is_not_called_small_where_the_better_arm_may_be_bett
         ),  # as far above as matters
         ((0.5, 0.7, 0.4), PEAK, "supported", "that it is below 0 by what matters"),
         ((0.4, 0.5, 0.62), PEAK, "supported", "that it is below 0 by what matters"),  # a may be better yet
-        (PEAK, (0.4, 0.5, 0.6), "unresolved", "the best rate (2 times its own) is the largest tried"),
+        (PEAK, (0.4, 0.5, 0.6), "unresolved", "the best rate of b (2 times its own) is the largest tried"),
         ((0.5, 0.58, 0.4), PEAK, "contradicted", "p 0.0"),
-        ((0.5, 0.4, 0.58), PEAK, "unresolved", "of the lesser arm the best rate (2 times its own)"),
+        ((0.5, 0.4, 0.58), PEAK, "unresolved", "the best rate of a (2 times its own)"),
     ],
 )
 def test_not_lower_has_one_bound(a: Sequence[float], b: Sequence[float], verdict: str, says: str) -> None:

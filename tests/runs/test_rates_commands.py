@@ -207,7 +207,7 @@ matters = 0.02
     assert any(line.startswith("  twice the rate costs") and "supported; −0.10" in line for line in lines)
     # fine2 is as good at all of its rates, so that a smaller one may be better yet
     assert "mine at nano scale: UNRESOLVED" in lines
-    edge = "of the lesser arm the best rate (0.5 times its own) is the smallest tried"
+    edge = "the best rate of fine2 (0.5 times its own) is the smallest tried"
     assert any(edge in line for line in lines)
     run_cli(capsys, "keep", str(folder))
     record = read_kept(workspace / "docs" / "results" / "findings" / "mine-nano.json")
