@@ -714,17 +714,17 @@ algorithm = "grpo"
 [[nano.arm]]
 algorithm = "gspo"
 """
-"""The recipe of the kept table, which is older than today's rule."""
+"""The recipe of the earlier table, which is older than today's rule."""
 
 
 def test_settings_that_came_after_a_registration_change_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kept table of `long-run-collapse` is older than a teacher, a normalized correction, a source of
+    """The earlier table of `long-run-collapse` is older than a teacher, a normalized correction, a source of
     expert answers or a replay of routes."""
     monkeypatch.undo()
     registration = read_kept(
-        Path(__file__).parents[2] / "docs/results/findings/long-run-collapse-nano.json"
+        Path(__file__).parents[2] / "docs/results/earlier/findings/long-run-collapse-nano.json"
     ).registration
     path = tmp_path / "long-run-collapse.toml"
     path.write_text(KEPT_LONG_RUN_COLLAPSE, encoding="utf-8")

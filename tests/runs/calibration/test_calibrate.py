@@ -62,11 +62,10 @@ def test_the_page_names_what_nothing_must_show() -> None:
 
 def test_the_registry_has_what_was_set() -> None:
     """All but the early warning's limit, which holds for runs of 32 updates: the longer a run, the larger the
-    largest sum of a healthy one; and but `errors`, which `chance` replaced after the calibration."""
+    largest sum of a healthy one."""
     calibration = table.read(Path(__file__).parents[3] / "docs" / "results" / "calibration.json")
     rows = {row["kind"]: row["values"] for row in calibration["detectors"] if row["kind"] != "drift"}
     now = {kind: thresholds(DETECTORS[kind]) for kind in rows}
-    rows["reward_collapse"].pop("errors")
     assert {kind: {name: now[kind][name] for name in values} for kind, values in rows.items()} == rows
 
 
