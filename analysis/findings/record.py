@@ -84,6 +84,7 @@ LATER = frozenset(
         "completions = true",  # of evaluate: whether completions are stored
         "completions = false",
         "contamination = false",
+        "reference_logp = false",
         'log_tokens = "none"',  # of train: of which rollouts the numbers of tokens are stored
         'log_tokens = "last"',
         'log_tokens = "all"',

@@ -36,6 +36,7 @@ def outcomes(experiment: Experiment, task: str) -> dict[str, tuple[str, str]]:
     return {
         **final,
         "validation accuracy, mean over training": (f"eval/validation/{chosen.mode}/correct", "mean"),
+        "log-probability of references": (f"reference/{chosen.split}/logp", "end"),
         "verdicts on rollouts, last tenth": (VERDICT, "last"),
         "verdicts on rollouts, mean over training": (VERDICT, "mean"),
     }
@@ -109,7 +110,8 @@ def noise_table(experiment: Experiment, runs: pd.DataFrame) -> PrintedTable:
     note = (
         "Standard deviation of a paired difference in points, over the pairs of arms that share seeds; runs "
         "that collapsed or failed are left out. Gain: mean change by training over arms and seeds, in "
-        "points. Noise: the deviation in percent of the gain. Seeds: so many find a difference of "
+        "points (of references, in hundredths of a nat per token). "
+        "Noise: the deviation in percent of the gain. Seeds: so many find a difference of "
         f"{PART:.0%} of the gain in {power.POWER:.0%} of repetitions. Averages over training ask how fast "
         "arms learn, final values where they end. Choose one before the next runs, not after these: the "
         "table shows no difference between arms."

@@ -28,7 +28,7 @@ FAMILIES: Mapping[str, str] = {
     "Critic": r"critic/",
     "What the updates used": r"trained/",
     "Sampler against trainer": r"gap/|sampler/|correction|staleness|lag/",
-    "Evaluation": r"eval/|also/|contamination/",
+    "Evaluation": r"eval/|also/|reference/|contamination/",
     "Cost": r"time/|tokens|flops|memory|cost|spent",
     "Options around the algorithm": r"modify/",
     "Other libraries": r"trl/|other/",

@@ -13,6 +13,7 @@ import numpy as np
 
 from grpobench.analysis.statistics.samples import majority_curve, overconfidence, pass_curve, solved
 from grpobench.runs.metrics.contamination import measure_contamination
+from grpobench.runs.metrics.reference import reference_logp
 from grpobench.runs.metrics.turns import count_turns, mean_counts
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.ranks import ALONE, DeviceRanks
@@ -170,7 +171,8 @@ class Evaluator:
     """Gives answers that the policy writes the score `judge`, unless it has no readable verdict on them."""
 
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
-        """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` and ``contamination/<metric>`` numbers)."""
+        """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` and ``reference/<split>/logp`` and
+        ``contamination/<metric>`` numbers)."""
         problems = self.problems(split)
         ranks = self.models.ranks if self.models else ALONE
         grader = Grader(self.task, RewardConfig(), self.loaded, self.seed, ranks=ranks)
@@ -196,6 +198,8 @@ class Evaluator:
             rows += rows_of(step, split, mode, problems, answers)
             numbers = summarize(self.task, problems, answers)
             summary |= {f"eval/{split}/{mode}/{name}": value for name, value in numbers.items()}
+        if self.models and self.settings.reference_logp and problems:
+            summary[f"reference/{split}/logp"] = reference_logp(self.models, self.loaded, self.task, problems)
         if self.settings.contamination and split == "test" and step == 0:
             summary |= measure_contamination(problems, self.loaded, self.sampler)
         return rows, summary

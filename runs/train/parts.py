@@ -240,7 +240,9 @@ def evaluators_for(
             task,
             loaded,
             sampler,
-            dataclasses.replace(config.evaluate, contamination=False) if evaluators else config.evaluate,
+            dataclasses.replace(config.evaluate, contamination=False, reference_logp=False)
+            if evaluators
+            else config.evaluate,
             config.seed,
             limit,
             texts=config.evaluate.completions and not evaluators,  # the tasks of `also` have no rows

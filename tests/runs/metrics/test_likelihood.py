@@ -21,6 +21,7 @@ from grpobench.runs.metrics.evaluator import (
     prompt,
     score,
 )
+from grpobench.runs.metrics.reference import reference_logp
 from grpobench.runs.models import base_policy
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
@@ -28,6 +29,7 @@ from grpobench.runs.sample.episodes import demonstrated
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig
 from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.horizon import Horizon
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
@@ -135,6 +137,43 @@ def test_an_evaluation_has_rows_from_which_its_numbers_follow(loaded: Loaded) ->
         assert all(math.isfinite(value) and value < 0 for value in row["logp"])
     off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, likelihood=False))
     assert {row["mode"] for row in off.evaluate(3, "test")[0]} == {"greedy"}
+
+
+@pytest.mark.parametrize("task", [Choice(), Horizon(train=1)], ids=["one turn", "several turns"])
+def test_the_log_probability_of_references_is_that_of_plain_forward_passes(
+    loaded: Loaded, task: Task
+) -> None:
+    """Per token of the policy's turns with their end tokens, each problem alike; at temperature 1."""
+    models = RoleModels(loaded.model, temperature=0.7, budget=64)
+    problems = task.problems("test")[:3]
+    expected = []
+    for problem in problems:
+        rollout = demonstrated(loaded, task, problem)
+        ids = torch.tensor([[*rollout.prompt, *rollout.completion]])
+        with torch.no_grad():
+            logp = loaded.model(input_ids=ids).logits[0].double().log_softmax(-1)
+        start = len(rollout.prompt)
+        written = rollout.completion_mask or (True,) * rollout.length
+        values = [
+            float(logp[start + i - 1, token]) for i, token in enumerate(rollout.completion) if written[i]
+        ]
+        expected.append(sum(values) / len(values))
+    # The same float32 logits; only the order of summation differs.
+    value = reference_logp(models, loaded, task, problems)
+    assert value == pytest.approx(sum(expected) / len(expected), rel=1e-4)
+    assert models.temperature == 0.7
+
+
+def test_an_evaluation_has_the_log_probability_of_references_if_it_is_asked_for(loaded: Loaded) -> None:
+    models = RoleModels(loaded.model)
+    sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
+    settings = EvaluateConfig(samples=0, test_problems=2, reference_logp=True)
+    evaluator = Evaluator(Choice(), loaded, sampler, settings, 0, 4, models=models)
+    rows, summary = evaluator.evaluate(3, "test")
+    expected = reference_logp(models, loaded, Choice(), Choice().problems("test"))
+    assert summary.pop("reference/test/logp") == expected
+    off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, reference_logp=False))
+    assert off.evaluate(3, "test") == (rows, summary)
 
 
 def test_likelihood_accuracy_on_nanobias_is_what_transformers_computes() -> None:
