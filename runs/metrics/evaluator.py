@@ -13,7 +13,7 @@ import numpy as np
 
 from grpobench.analysis.statistics.samples import majority_curve, overconfidence, pass_curve, solved
 from grpobench.runs.metrics.contamination import measure_contamination
-from grpobench.runs.metrics.reference import reference_logp
+from grpobench.runs.metrics.reference import measure_reference
 from grpobench.runs.metrics.turns import count_turns, mean_counts
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.ranks import ALONE, DeviceRanks
@@ -198,8 +198,10 @@ class Evaluator:
             rows += rows_of(step, split, mode, problems, answers)
             numbers = summarize(self.task, problems, answers)
             summary |= {f"eval/{split}/{mode}/{name}": value for name, value in numbers.items()}
-        if self.models and self.settings.reference_logp and problems:
-            summary[f"reference/{split}/logp"] = reference_logp(self.models, self.loaded, self.task, problems)
+        if self.models and self.settings.reference_likelihood and problems:
+            summary[f"reference/{split}/logp"] = measure_reference(
+                self.models, self.loaded, self.task, problems
+            )
         if self.settings.contamination and split == "test" and step == 0:
             summary |= measure_contamination(problems, self.loaded, self.sampler)
         return rows, summary

@@ -15,7 +15,7 @@ PROBLEMS = 256
 """Problems in one batch; its forward pass is made in micro-batches."""
 
 
-def reference_logp(models: RoleModels, loaded: Loaded, task: Task, problems: Sequence[Problem]) -> float:
+def measure_reference(models: RoleModels, loaded: Loaded, task: Task, problems: Sequence[Problem]) -> float:
     """Mean over problems of the mean log-probability per token (nats) of the reference episode, at
     temperature 1. Only the policy's turns count, each with its end token. Every problem weighs the same,
     however long its answer. Raises DataError for an episode that does not fit into the model's context."""

@@ -508,7 +508,7 @@ class EvaluateConfig(Settings):
     """Store the text of every completion, compressed, in completions/SPLIT-step-N.jsonl.zst."""
     contamination: bool = False
     """Measure before training how many test problems the base completes from their first 60 %."""
-    reference_logp: bool = False
+    reference_likelihood: bool = False
     """Measure how likely the policy writes the reference answers of validation and test problems."""
     judge: JudgeConfig | None = None
     """A judge of the answers that evaluations decode, whatever the reward is: a table `[evaluate.judge]`

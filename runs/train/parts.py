@@ -240,7 +240,7 @@ def evaluators_for(
             task,
             loaded,
             sampler,
-            dataclasses.replace(config.evaluate, contamination=False, reference_logp=False)
+            dataclasses.replace(config.evaluate, contamination=False, reference_likelihood=False)
             if evaluators
             else config.evaluate,
             config.seed,

@@ -741,7 +741,7 @@ def test_settings_that_came_after_a_registration_change_nothing_of_it(
         ('router_replay = "none"', 'router_replay = "R3"'),
         ("entropy_target = 0.0", "entropy_target = 0.2"),
         ("contamination = false", "contamination = true"),
-        ("reference_logp = false", "reference_logp = true"),
+        ("reference_likelihood = false", "reference_likelihood = true"),
     ):
         assert line in text.splitlines()
         assert settings_digest(text.replace(line, other)) != settings_digest(text)

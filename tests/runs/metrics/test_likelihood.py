@@ -21,7 +21,7 @@ from grpobench.runs.metrics.evaluator import (
     prompt,
     score,
 )
-from grpobench.runs.metrics.reference import reference_logp
+from grpobench.runs.metrics.reference import measure_reference
 from grpobench.runs.models import base_policy
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
@@ -159,7 +159,7 @@ def test_the_log_probability_of_references_is_that_of_plain_forward_passes(
         ]
         expected.append(sum(values) / len(values))
     # The same float32 logits; only the order of summation differs.
-    value = reference_logp(models, loaded, task, problems)
+    value = measure_reference(models, loaded, task, problems)
     assert value == pytest.approx(sum(expected) / len(expected), rel=1e-4)
     assert models.temperature == 0.7
 
@@ -167,12 +167,12 @@ def test_the_log_probability_of_references_is_that_of_plain_forward_passes(
 def test_an_evaluation_has_the_log_probability_of_references_if_it_is_asked_for(loaded: Loaded) -> None:
     models = RoleModels(loaded.model)
     sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
-    settings = EvaluateConfig(samples=0, test_problems=2, reference_logp=True)
+    settings = EvaluateConfig(samples=0, test_problems=2, reference_likelihood=True)
     evaluator = Evaluator(Choice(), loaded, sampler, settings, 0, 4, models=models)
     rows, summary = evaluator.evaluate(3, "test")
-    expected = reference_logp(models, loaded, Choice(), Choice().problems("test"))
+    expected = measure_reference(models, loaded, Choice(), Choice().problems("test"))
     assert summary.pop("reference/test/logp") == expected
-    off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, reference_logp=False))
+    off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, reference_likelihood=False))
     assert off.evaluate(3, "test") == (rows, summary)
 
 
