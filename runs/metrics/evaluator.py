@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 
 from grpobench.analysis.statistics.samples import majority_curve, overconfidence, pass_curve, solved
 from grpobench.runs.metrics.contamination import measure_contamination
-from grpobench.runs.metrics.reference import measure_reference
+from grpobench.runs.metrics.reference import PROBLEMS, measure_reference, untempered
 from grpobench.runs.metrics.turns import count_turns, mean_counts
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.ranks import ALONE, DeviceRanks
@@ -31,9 +30,6 @@ from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.messages import as_json
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
-
-PROBLEMS = 256
-"""Problems in one batch; its forward pass is made in micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +93,13 @@ def score(
     The candidates of a problem go through the model like the rollouts of a group, after one copy of their
     prompt. Log-probabilities are those of the untempered softmax, summed over a candidate's tokens; an end
     token is not part of a candidate."""
-    # A shallow copy: the same networks and token budget, at temperature 1.
-    untempered = copy.copy(models)
-    untempered.temperature = 1.0
+    models = untempered(models)
     scores: list[Scored] = []
     for start in range(0, len(prompts_with_continuations), PROBLEMS):
         part = prompts_with_continuations[start : start + PROBLEMS]
         groups = [_group(loaded, prompt, texts) for prompt, texts in part]
         batch = pack_groups(groups, 0, 0, loaded.pad, str(models.device))
-        totals = iter(untempered.forward("policy", batch).logp.double().sum(-1).tolist())
+        totals = iter(models.forward("policy", batch).logp.double().sum(-1).tolist())
         for _, texts in part:
             lengths = tuple(len(text) for text in texts)
             scores.append(Scored(tuple(next(totals) for _ in texts), lengths))
@@ -171,7 +165,7 @@ class Evaluator:
     """Gives answers that the policy writes the score `judge`, unless it has no readable verdict on them."""
 
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
-        """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` and ``reference/<split>/logp`` and
+        """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>``, ``reference/<split>/logp`` and
         ``contamination/<metric>`` numbers)."""
         problems = self.problems(split)
         ranks = self.models.ranks if self.models else ALONE

@@ -15,12 +15,18 @@ PROBLEMS = 256
 """Problems in one batch; its forward pass is made in micro-batches."""
 
 
+def untempered(models: RoleModels) -> RoleModels:
+    """The same networks and token budget, at temperature 1."""
+    copied = copy.copy(models)
+    copied.temperature = 1.0
+    return copied
+
+
 def measure_reference(models: RoleModels, loaded: Loaded, task: Task, problems: Sequence[Problem]) -> float:
     """Mean over problems of the mean log-probability per token (nats) of the reference episode, at
     temperature 1. Only the policy's turns count, each with its end token. Every problem weighs the same,
     however long its answer. Raises DataError for an episode that does not fit into the model's context."""
-    untempered = copy.copy(models)  # the same networks and token budget
-    untempered.temperature = 1.0
+    models = untempered(models)
     means: list[float] = []
     for start in range(0, len(problems), PROBLEMS):
         part = problems[start : start + PROBLEMS]
@@ -29,7 +35,7 @@ def measure_reference(models: RoleModels, loaded: Loaded, task: Task, problems: 
             for problem in part
         ]
         batch = pack_groups(groups, 0, 0, loaded.pad, str(models.device))
-        logp = untempered.forward("policy", batch).logp.double()
+        logp = models.forward("policy", batch).logp.double()
         written = batch.completion_mask
         means += ((logp * written).sum(-1) / written.sum(-1)).tolist()
     return sum(means) / len(means)
