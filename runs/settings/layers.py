@@ -175,6 +175,8 @@ Assignment = tuple[list[str], Any]
 """(the parts of a dotted key, the value)."""
 PAIR = re.compile(r"[A-Za-z_][\w.@+-]*=[^=\"'\[{]*")
 """An assignment, as far as its text shows."""
+SELECTIONS = ("arms", "tasks")
+"""Keys of names, which are text even where one reads like another value, as of an arm `true`."""
 FORMS = {"arm": "arm.NAME.settings.FIELD", "on": "on.TASK.SECTION.FIELD"}
 """What assignments to one arm or task look like."""
 
@@ -195,12 +197,14 @@ def read_sets(texts: Iterable[str], faults: list[str]) -> list[Assignment]:
 
 
 def parse_set(text: str) -> Assignment | None:
-    """Dotted key and value of KEY=VALUE; a value that is not TOML is a string. None: no assignment. Raises
-    ConfigError for a value that nothing holds."""
+    """Dotted key and value of KEY=VALUE; a value that is not TOML is a string, and so is a selection that is
+    no list. None: no assignment. Raises ConfigError for a value that nothing holds."""
     key, equals, value = text.partition("=")
     keys = [part.strip() for part in key.split(".")]
     if not equals or not all(keys):
         return None
+    if key.strip() in SELECTIONS and not value.lstrip().startswith(("[", '"', "'")):
+        return keys, value.strip()
     try:
         return keys, toml.read(f"value = {value}")["value"]
     except toml.Unholdable as error:

@@ -116,6 +116,13 @@ def test_selection_by_set(read: Any) -> None:
     assert [run.folder for run in runs] == ["second-proofs-s7"]
 
 
+@pytest.mark.parametrize("name", ["true", "inf", "1e-3", "2026-11-29", "7"])
+def test_an_arm_is_selected_by_its_name_even_if_that_reads_as_another_value(read: Any, name: str) -> None:
+    text = RECIPE.replace('name = "second"', f'name = "{name}"')
+    assert {run.arm for run in read(text, f"arms={name}").runs()} == {name}
+    assert {run.arm for run in read(text, f"arms={name},plain").runs()} == {name, "plain"}
+
+
 def test_seeds_of_an_assignment_are_written_as_for_the_option(read: Any) -> None:
     for text, seeds in (("0,2", [0, 2]), ("4-6", [4, 5, 6]), ("1,3-4", [1, 3, 4]), ("[7, 8]", [7, 8])):
         runs = read(RECIPE, f"seeds={text}", "tasks=proofs", "arms=second").runs()
