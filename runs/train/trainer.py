@@ -51,7 +51,7 @@ from grpobench.runs.train.parts import RunParts
 from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.recorded_routes import forward_recording
 from grpobench.runs.train.rollouts import OnPolicy
-from grpobench.runs.train.update import Updated, Updater, allowed_gap, check_gap
+from grpobench.runs.train.update import GapTooLarge, Updated, Updater, allowed_gap, check_gap
 from grpobench.runs.train.watch import Watch
 from grpobench.tasks.task import Split
 
@@ -194,19 +194,33 @@ class Trainer:
             batch = self.collect_rollouts(record)
             # The curriculum may reject every group, and the grader may fail on every completion.
             if len(batch):
-                # From here on: passes that only measure, as in `collect_rollouts`, are not counted.
-                with self.models.flops.counting():
-                    batch = self.compute_old_logp(batch, record)
-                    correction = self.compute_correction(batch, record)
-                    signal = self.compute_signal(batch, record)
-                    self.measure_noise(batch, signal, correction, record)
-                    self.update(batch, signal, correction, record)
-                    if not self.diverged:
-                        self.advance_state(batch)
-                self.measure_tokens(batch, signal, record)
-                if not self.diverged:
-                    self.synchronize(record)
+                try:
+                    self._train_on(batch, record)
+                except GapTooLarge as error:
+                    # Before the first update both agreed, and this sampler cannot have other weights.
+                    if step == 1 or not self.sampler.deterministic:
+                        raise
+                    record.row |= error.gap
+                    dtype = str(self.models.dtype).removeprefix("torch.")
+                    self.diverged = (
+                        f"{error.distance} at step {step}: {dtype} is too coarse for logits as large as those of "
+                        "these weights"
+                    )
         return record.row
+
+    def _train_on(self, batch: Batch, record: StepRecord) -> None:
+        # From here on: passes that only measure, as in `collect_rollouts`, are not counted.
+        with self.models.flops.counting():
+            batch = self.compute_old_logp(batch, record)
+            correction = self.compute_correction(batch, record)
+            signal = self.compute_signal(batch, record)
+            self.measure_noise(batch, signal, correction, record)
+            self.update(batch, signal, correction, record)
+            if not self.diverged:
+                self.advance_state(batch)
+        self.measure_tokens(batch, signal, record)
+        if not self.diverged:
+            self.synchronize(record)
 
     @contextlib.contextmanager
     def _recording(self, step: int) -> Iterator[StepRecord]:

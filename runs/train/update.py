@@ -469,13 +469,21 @@ def allowed_gap(sampler: Sampler, models: RoleModels, settings: SamplerConfig) -
     return math.inf if different else sampler.max_logprob_gap
 
 
-def check_gap(gap: dict[str, float], largest: float) -> dict[str, float]:
-    """The metrics of a gap. Raises RuntimeError if its mean exceeds `largest` nats per token."""
-    if gap.get("gap/mean", 0.0) > largest:
-        raise RuntimeError(
-            f"the sampler and the trainer disagree by {gap['gap/mean']:.2g} nats per token on the same "
-            "weights; this model does not give the same probabilities in both"
+class GapTooLarge(RuntimeError):
+    """Sampler and trainer give the same tokens other probabilities than their precision explains."""
+
+    def __init__(self, gap: dict[str, float]) -> None:
+        self.gap = gap
+        self.distance = f"the sampler and the trainer disagree by {gap['gap/mean']:.2g} nats per token"
+        super().__init__(
+            f"{self.distance} on the same weights; this model does not give the same probabilities in both"
         )
+
+
+def check_gap(gap: dict[str, float], largest: float) -> dict[str, float]:
+    """The metrics of a gap. Raises GapTooLarge if its mean exceeds `largest` nats per token."""
+    if gap.get("gap/mean", 0.0) > largest:
+        raise GapTooLarge(gap)
     return gap
 
 

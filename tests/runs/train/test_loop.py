@@ -245,6 +245,23 @@ def test_gap_between_sampler_and_trainer_stops_the_run(
         assert all(abs(row["gap/mean"] - skew) < 0.02 for row in run(config, tmp_path)[1:])
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_gap_that_opens_after_an_update_is_the_result_of_training(deterministic: bool, policy: str) -> None:
+    """Logits outgrow bfloat16. A sampler that may have other weights than the trainer gets no such excuse."""
+    trainer = trainer_for(configure(policy, model=ModelConfig(policy, dtype="bfloat16")))
+    trainer.sampler.deterministic = deterministic
+    assert trainer.step(1)["gap/mean"] < 0.1 and not trainer.diverged
+    with torch.no_grad():
+        for weight in trainer.models.networks["policy"].parameters():
+            weight.mul_(20)
+    if deterministic:
+        row = trainer.step(2)
+        assert row["gap/mean"] > 0.2 and "at step 2: bfloat16 is too coarse" in trainer.diverged
+    else:
+        with pytest.raises(RuntimeError, match="the sampler and the trainer disagree"):
+            trainer.step(2)
+
+
 def test_source_of_old_logp_makes_no_difference_to_a_float32_run(policy: str, tmp_path: Path) -> None:
     plain, other = (
         run(configure(policy, sampler=SamplerConfig(old_logp=kind)), tmp_path / kind)
