@@ -202,10 +202,7 @@ class Trainer:
                         raise
                     record.row |= error.gap
                     dtype = str(self.models.dtype).removeprefix("torch.")
-                    self.diverged = (
-                        f"{error.distance} at step {step}: {dtype} is too coarse for logits as large as those of "
-                        "these weights"
-                    )
+                    self.diverged = f"{error.distance} at step {step}: {dtype} is too coarse for these logits"
         return record.row
 
     def _train_on(self, batch: Batch, record: StepRecord) -> None:
