@@ -18,13 +18,14 @@ from grpobench.analysis.statistics.verdicts import ALPHA, SAME, correction_of
 from grpobench.analysis.tools.text import number, percent
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.unresolved import seeds_text
+from grpobench.analysis.topics.warnings import is_saturated
 
 PART = 0.1
 """Of the gain by training: the difference between arms for which numbers of seeds are given."""
 LEAST = 3
 """Fewest shared seeds of a pair that say something of the spread of its difference."""
 VERDICT = "score/correct"
-COLUMNS = ["task", "outcome", "pairs", "seeds", "gain", "deviation", "noise", "needed"]
+COLUMNS = ["task", "outcome", "pairs", "seeds", "gain", "deviation", "noise", "needed", "saturated"]
 Runs = Mapping[str, Mapping[int, tuple[float, float]]]
 """By arm and seed: a metric before training, and the outcome."""
 
@@ -36,7 +37,7 @@ def outcomes(experiment: Experiment, task: str) -> dict[str, tuple[str, str]]:
     return {
         **final,
         "validation accuracy, mean over training": (f"eval/validation/{chosen.mode}/correct", "mean"),
-        "log-probability of references": (f"reference/{chosen.split}/logp", "end"),
+        "log-probability of references": (_likelihood(experiment, task), "end"),
         "verdicts on rollouts, last tenth": (VERDICT, "last"),
         "verdicts on rollouts, mean over training": (VERDICT, "mean"),
     }
@@ -45,9 +46,10 @@ def outcomes(experiment: Experiment, task: str) -> dict[str, tuple[str, str]]:
 def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per task and outcome: pairs of arms, the seeds that they share, gain (mean over arms),
     deviation (of a paired difference, √ of the mean variance over pairs), noise (deviation as a share of the
-    gain, infinite without one) and needed (seeds that find a difference of `PART` of the gain; infinite
-    likewise). `runs` are the rows of `finals`:
-    runs that collapsed or failed do not count. Empty for a map and with fewer than `LEAST` shared seeds."""
+    gain, infinite without one), needed (seeds that find a difference of `PART` of the gain; infinite
+    likewise), and whether every arm's mean is saturated: such an outcome is quiet for want of room. `runs`
+    are the rows of `finals`: runs that collapsed or failed do not count. Empty for a map and with fewer than
+    `LEAST` shared seeds."""
     rows = []
     ended = runs[runs["run_status"] == FINISHED]
     finished = {*ended[["task", "arm", "seed"]].itertuples(index=False, name=None)}
@@ -65,8 +67,15 @@ def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
             needed = power.seeds_for(effect, len(pairs), ALPHA, least, correction)
             seeds = max(map(len, differences))
             noise = deviation / gain if gain > 0 else math.inf
-            rows.append((task, name, len(variances), seeds, gain, deviation, noise, needed))
+            saturated = metric != _likelihood(experiment, task) and all(
+                is_saturated(np.mean([after for _, after in of_arm.values()])) for of_arm in arms.values()
+            )
+            rows.append((task, name, len(variances), seeds, gain, deviation, noise, needed, saturated))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _likelihood(experiment: Experiment, task: str) -> str:
+    return f"reference/{headline_of(experiment, task).split}/logp"
 
 
 def _outcome_of_runs(
@@ -103,7 +112,7 @@ def noise_table(experiment: Experiment, runs: pd.DataFrame) -> PrintedTable:
         [
             *(row["task"], row["outcome"], str(row["pairs"]), str(row["seeds"])),
             *(percent(row["gain"]), f"{100 * row['deviation']:.2f}", number(100 * row["noise"], 1)),
-            seeds_text(row["needed"]),
+            "no room" if row["saturated"] else seeds_text(row["needed"]),
         ]
         for row in frame.to_dict("records")
     ]
@@ -112,7 +121,8 @@ def noise_table(experiment: Experiment, runs: pd.DataFrame) -> PrintedTable:
         "that collapsed or failed are left out. Gain: mean change by training over arms and seeds, in "
         "points (of references, in hundredths of a nat per token). "
         "Noise: the deviation in percent of the gain. Seeds: so many find a difference of "
-        f"{PART:.0%} of the gain in {power.POWER:.0%} of repetitions. Averages over training ask how fast "
+        f"{PART:.0%} of the gain in {power.POWER:.0%} of repetitions; no room: every arm is at the ceiling "
+        "or on the floor, so that arms cannot differ. Averages over training ask how fast "
         "arms learn, final values where they end. Choose one before the next runs, not after these: the "
         "table shows no difference between arms."
     )

@@ -4,7 +4,8 @@
 
 The target of each token is the whole distribution that the task writes down (`tasks/kinds/written.py`): the
 loss is an exact KL divergence, without the noise of sampled targets. Prompts are of every length and context
-that the task knows.
+that the task knows. `--hidden-size` and `--layers` make larger policies: 160 and 3 give a million parameters,
+384 and 5 ten million.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ from grpobench.tasks.letters import CONTEXTS, LENGTHS
 from grpobench.tasks.task import Problem
 from grpobench.tasks.walk import CONTEXTS as WALK_CONTEXTS
 
-SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "max_position_embeddings": 256}
-"""113,000 parameters; heads as of `nano`."""
+POSITIONS = 256
 PROBLEMS = 2048
 EPISODES = 4
 """Drawn for each problem."""
@@ -139,7 +139,14 @@ def fit(model: Any, tokenizer: Any, tasks: Sequence[Written], options: argparse.
 
 def make(options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
-    tokenizer, model = character_tokenizer(), architecture("dense", **SIZES)
+    tokenizer = character_tokenizer()
+    model = architecture(
+        "dense",
+        hidden_size=options.hidden_size,
+        intermediate_size=3 * options.hidden_size,
+        num_hidden_layers=options.layers,
+        max_position_embeddings=POSITIONS,
+    )
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     tasks = variants(options.task)
     losses = fit(model, tokenizer, tasks, options)
@@ -154,6 +161,8 @@ def main() -> None:
     )
     parser.add_argument("out")
     parser.add_argument("--task", choices=("letters", "signed", "walk"), required=True)
+    parser.add_argument("--hidden-size", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)

@@ -103,6 +103,26 @@ def test_equal_arms_count_in_the_mean_and_no_gain_needs_endless_seeds(tmp_path: 
     assert final["gain"] < 0 and math.isinf(final["needed"]) and math.isinf(final["noise"])
 
 
+def test_an_outcome_that_is_quiet_for_want_of_room_gets_no_number_of_seeds(tmp_path: Path) -> None:
+    """All arms end within a point of 99 %: few seeds would find a difference that cannot be there."""
+    made = Synthetic(
+        arms=tuple(ACCURACY),
+        tasks=("sums",),
+        seeds=range(6),
+        steps=20,
+        every=10,
+        gain=dict.fromkeys(ACCURACY, 0.3),
+        accuracy=lambda arm, task, seed: 0.98 + ACCURACY[arm][seed] / 50,
+    )
+    numbers = Numbers(load(made.write(tmp_path)))
+    frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
+    assert frame.loc["final accuracy, greedy", "saturated"]
+    assert not frame.loc["verdicts on rollouts, mean over training", "saturated"]
+    seeds = {row[1]: row[-1] for row in noise_table(numbers.experiment, numbers.runs).rows}
+    assert seeds["final accuracy, greedy"] == "no room"
+    assert seeds["verdicts on rollouts, mean over training"] != "no room"
+
+
 def test_the_table_shows_no_difference_between_arms(tmp_path: Path) -> None:
     numbers = numbers_of(tmp_path)
     table = noise_table(numbers.experiment, numbers.runs)
