@@ -41,7 +41,9 @@ class BestRatePair:
     differences: Mapping[int, float]
     """Seed → cross-fitted difference; empty for fewer than two seeds."""
     effect: float
-    """Their mean: what is expected if one half of such seeds chooses the rates."""
+    """Their mean: what is expected if one half of such seeds chooses the rates. Where halves choose so badly
+    that it lies outside of `low` to `high`, as beside rates at which some runs fail, the difference of the
+    two best means instead, which is always inside."""
     low: float
     """The differences of the best rates that the test at 5 % does not reject, from `low` to `high`."""
     high: float
@@ -88,13 +90,16 @@ def compare_best_rates(
             at_best, other = cross_fit(first), cross_fit(second)
             differences = {seed: at_best[seed] - other[seed] for seed in first.seeds}
         low, high = interval_at_best(first, second)
+        effect = float(np.mean([*differences.values()])) if differences else math.nan
+        if differences and not low <= effect <= high:
+            effect = _of_best_means(_contrasts(first, second, first.seeds))
         compared.append(
             BestRatePair(
                 first=a,
                 second=b,
                 seeds=first.seeds,
                 differences=differences,
-                effect=float(np.mean([*differences.values()])) if differences else math.nan,
+                effect=effect,
                 low=low,
                 high=high,
                 p=p[index],
@@ -116,7 +121,7 @@ def interval_at_best(first: RateCurve, second: RateCurve, level: float = 0.95) -
         return -math.inf, math.inf
     contrasts = _contrasts(first, second, first.seeds)
     pair = (("first", "second"),)
-    center = contrasts.mean(axis=2).max(axis=0).min()  # p is 1 here
+    center = _of_best_means(contrasts)  # p is 1 here
 
     def bound(side: int) -> float:
         """By bisection: a difference of twice the widest is beyond every score."""
@@ -124,7 +129,7 @@ def interval_at_best(first: RateCurve, second: RateCurve, level: float = 0.95) -
         def is_rejected(difference: float) -> bool:
             return _family_p(pair, {pair[0]: contrasts - difference}) <= 1 - level + SLACK
 
-        accepted, rejected = float(center), float(center) + side * 2 * WIDEST
+        accepted, rejected = center, center + side * 2 * WIDEST
         if not is_rejected(rejected):
             return side * math.inf
         middle = 0.0 if side * center < 0 else (accepted + rejected) / 2  # 0 first, so that p agrees
@@ -174,6 +179,11 @@ def _contrasts(first: RateCurve, second: RateCurve, seeds: Sequence[int]) -> Flo
     indices = [columns.index(seed) for seed in first.seeds]
     table[:, :, indices] = first.scores[:, None, :] - second.scores[None, :, :]
     return table
+
+
+def _of_best_means(contrasts: Floats) -> float:
+    """The best mean of the first less the best mean of the second."""
+    return float(contrasts.mean(axis=2).max(axis=0).min())
 
 
 def _normalized(contrasts: Floats) -> Floats:
