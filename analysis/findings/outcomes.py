@@ -163,14 +163,21 @@ def _metric_of(experiment: Experiment, measure: Measure, task: str) -> str:
 
 
 def _of_steps(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+    """A score of a run that diverged is 0 at the steps that it did not reach, as its accuracy is: an early
+    end must not spare an arm what a broken policy scores."""
     logged = experiment.metrics[experiment.metrics["step"] > 0]
     values: dict[Key, float] = {}
+    scores = all(metric.startswith("score/") for metric in measure.metrics)
+    planned = {key(run): int(_planned(run)) for run in experiment.runs if run.failed and scores}
     for (arm, task, seed), run_rows in logged.groupby(RUN_KEYS, sort=False):
         steps: dict[int, dict[str, float]] = {step: {} for step in sorted(run_rows["step"].unique())}
         read = run_rows[run_rows["metric"].isin(measure.metrics)]
         for step, metric, value in zip(read["step"], read["metric"], read["value"], strict=True):
             steps[step][metric] = value
-        values[str(arm), str(task), int(seed)] = measure.of([*steps.values()])
+        run = str(arm), str(task), int(seed)
+        missing = range(max(steps) + 1, planned.get(run, 0) + 1)
+        steps |= {step: dict.fromkeys(measure.metrics, 0.0) for step in missing}
+        values[run] = measure.of([*steps.values()])
     return values
 
 

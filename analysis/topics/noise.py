@@ -18,7 +18,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA, SAME, correction_of
 from grpobench.analysis.tools.text import number, percent
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.unresolved import seeds_text
-from grpobench.analysis.topics.warnings import is_saturated
+from grpobench.analysis.topics.warnings import have_no_room
 
 PART = 0.1
 """Of the gain by training: the difference between arms for which numbers of seeds are given."""
@@ -47,9 +47,9 @@ def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per task and outcome: pairs of arms, the seeds that they share, gain (mean over arms),
     deviation (of a paired difference, √ of the mean variance over pairs), noise (deviation as a share of the
     gain, infinite without one), needed (seeds that find a difference of `PART` of the gain; infinite
-    likewise), and whether every arm's mean is saturated: such an outcome is quiet for want of room. `runs`
-    are the rows of `finals`: runs that collapsed or failed do not count. Empty for a map and with fewer than
-    `LEAST` shared seeds."""
+    likewise), and whether the means of all arms leave no room: such an outcome is quiet for that reason.
+    `runs` are the rows of `finals`: runs that collapsed or failed do not count. Empty for a map and with
+    fewer than `LEAST` shared seeds."""
     rows = []
     ended = runs[runs["run_status"] == FINISHED]
     finished = {*ended[["task", "arm", "seed"]].itertuples(index=False, name=None)}
@@ -67,9 +67,8 @@ def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
             needed = power.seeds_for(effect, len(pairs), ALPHA, least, correction)
             seeds = max(map(len, differences))
             noise = deviation / gain if gain > 0 else math.inf
-            saturated = metric != _likelihood(experiment, task) and all(
-                is_saturated(np.mean([after for _, after in of_arm.values()])) for of_arm in arms.values()
-            )
+            means = [np.mean([after for _, after in of_arm.values()]) for of_arm in arms.values()]
+            saturated = metric != _likelihood(experiment, task) and have_no_room(means)
             rows.append((task, name, len(variances), seeds, gain, deviation, noise, needed, saturated))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -122,7 +121,7 @@ def noise_table(experiment: Experiment, runs: pd.DataFrame) -> PrintedTable:
         "points (of references, in hundredths of a nat per token). "
         "Noise: the deviation in percent of the gain. Seeds: so many find a difference of "
         f"{PART:.0%} of the gain in {power.POWER:.0%} of repetitions; no room: every arm is at the ceiling "
-        "or on the floor, so that arms cannot differ. Averages over training ask how fast "
+        "or on the floor, so that they can hardly differ. Averages over training ask how fast "
         "arms learn, final values where they end. Choose one before the next runs, not after these: the "
         "table shows no difference between arms."
     )

@@ -50,6 +50,11 @@ def is_saturated(accuracy: float) -> bool:
     return accuracy >= CEILING or accuracy <= FLOOR
 
 
+def have_no_room(means: Sequence[float]) -> bool:
+    """Whether all arms are at the ceiling, or all on the floor."""
+    return all(mean >= CEILING for mean in means) or all(mean <= FLOOR for mean in means)
+
+
 def warn_of_repeated_numbers(experiment: Experiment, runs: pd.DataFrame) -> Iterator[ReportWarning]:
     """Arms whose final accuracy is the same in every seed, equal to that of another arm in every seed, or
     equal to the accuracy before training in every seed. `runs` are the rows of `finals`. Saturated tasks are

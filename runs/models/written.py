@@ -161,13 +161,18 @@ def main() -> None:
     )
     parser.add_argument("out")
     parser.add_argument("--task", choices=("letters", "signed", "walk"), required=True)
-    parser.add_argument("--hidden-size", type=int, default=64)
+    parser.add_argument("--hidden-size", type=int, default=64, help="a multiple of 8")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    make(parser.parse_args())
+    options = parser.parse_args()
+    if options.hidden_size < 8 or options.hidden_size % 8:
+        parser.error(
+            f"--hidden-size must be a multiple of 8, four heads of even width, not {options.hidden_size}"
+        )
+    make(options)
 
 
 if __name__ == "__main__":

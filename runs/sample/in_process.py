@@ -85,6 +85,8 @@ class HFSampler(Sampler):
         self.context = context
         # In float32 only the order of sums differs between sampler and trainer.
         self.exact = models.dtype == torch.float32 and weights == "trainer"
+        # A subclass may sample with anything, as beside training.
+        self.reads_trainer_weights = type(self) is HFSampler and weights == "trainer"
         self.records = models.router_replay == "R3"
         """Whether rollouts carry the experts that their tokens were sent to."""
         self.max_logprob_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP

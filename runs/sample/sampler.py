@@ -75,8 +75,10 @@ class Sampler:
     exact: bool
     """Whether its log-probabilities may be used as log π_old; else the trainer computes it."""
     max_logprob_gap: float
-    """Largest mean |Δ log p| in nats per token from the trainer with the same weights. Beyond it something is
-    broken."""
+    """Largest mean |Δ log p| in nats per token from the trainer with the same weights. Beyond it the sampler
+    is broken, or the weights are."""
+    reads_trainer_weights: bool = False
+    """Whether it computes with the trainer's own weights, so that it cannot have others."""
     deterministic: bool = False
     """Whether log-probabilities depend on the policy, the request and the settings alone, so that runs may
     share the evaluation of a base policy. Those of an engine depend on its cache, too."""

@@ -175,7 +175,7 @@ Assignment = tuple[list[str], Any]
 """(the parts of a dotted key, the value)."""
 PAIR = re.compile(r"[A-Za-z_][\w.@+-]*=[^=\"'\[{]*")
 """An assignment, as far as its text shows."""
-SELECTIONS = ("arms", "tasks")
+SELECTIONS = ("arms", "tasks", "control")
 """Keys of names, which are text even where one reads like another value, as of an arm `true`."""
 FORMS = {"arm": "arm.NAME.settings.FIELD", "on": "on.TASK.SECTION.FIELD"}
 """What assignments to one arm or task look like."""
@@ -203,7 +203,7 @@ def parse_set(text: str) -> Assignment | None:
     keys = [part.strip() for part in key.split(".")]
     if not equals or not all(keys):
         return None
-    if key.strip() in SELECTIONS and not value.lstrip().startswith(("[", '"', "'")):
+    if key.strip() in SELECTIONS and not value.lstrip().startswith(("[", "{", '"', "'")):
         return keys, value.strip()
     try:
         return keys, toml.read(f"value = {value}")["value"]

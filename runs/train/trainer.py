@@ -114,6 +114,8 @@ class Trainer:
         """Of the last step, what its rollouts file says of the tokens of each rollout, if anything."""
         self.dump = False
         """Whether the step's rollouts are saved although the schedule does not ask for it."""
+        self.agreed = False
+        """Whether sampler and trainer have once given the same probabilities, as far as their type allows."""
         self.diverged = ""
         """Why the run cannot go on: a result, not an error."""
         self.collapsed = ""
@@ -153,6 +155,7 @@ class Trainer:
             "sampler_tokens": self.source.sampler_tokens,
             "flops": self.models.flops.total,
             "skipped": self.skipped,
+            "agreed": self.agreed,
             "gradient_noise": self.noise.state(),
             "optimizers": self.models.counters(),
             "token_budgets": {
@@ -175,7 +178,8 @@ class Trainer:
         self.curriculum.restore(state["curriculum"])
         self.source.generated = state["generated"]
         self.updater.trained, self.skipped = state["trained"], state["skipped"]
-        # Checkpoints of older versions lack both; NaN is logged as null, which says so.
+        self.agreed = state.get("agreed", False)  # checkpoints of older versions lack it
+        # And both of these; NaN is logged as null, which says so.
         self.source.sampler_tokens = state.get("sampler_tokens", math.nan)
         self.models.flops.total = state.get("flops", math.nan)
         self.noise.restore(state.get("gradient_noise", (0.0, 0.0)))
@@ -197,12 +201,7 @@ class Trainer:
                 try:
                     self._train_on(batch, record)
                 except GapTooLarge as error:
-                    # Before the first update both agreed, and this sampler cannot have other weights.
-                    if step == 1 or not self.sampler.deterministic:
-                        raise
-                    record.row |= error.gap
-                    dtype = str(self.models.dtype).removeprefix("torch.")
-                    self.diverged = f"{error.distance} at step {step}: {dtype} is too coarse for these logits"
+                    self._count_gap(error, record)
         return record.row
 
     def _train_on(self, batch: Batch, record: StepRecord) -> None:
@@ -218,6 +217,16 @@ class Trainer:
         self.measure_tokens(batch, signal, record)
         if not self.diverged:
             self.synchronize(record)
+
+    def _count_gap(self, error: GapTooLarge, record: StepRecord) -> None:
+        """A gap that updates opened is a result: rounding no longer hides what weights of this size compute.
+        Raises the error for any other, which is a fault of the sampler."""
+        rounds = self.models.dtype != torch.float32
+        if not (self.agreed and rounds and self.sampler.reads_trainer_weights):
+            raise error
+        record.row |= error.gap
+        dtype = str(self.models.dtype).removeprefix("torch.")
+        self.diverged = f"{error.distance} at step {record.step} in {dtype}, and agreed before"
 
     @contextlib.contextmanager
     def _recording(self, step: int) -> Iterator[StepRecord]:
@@ -270,6 +279,7 @@ class Trainer:
                 old_logp = self._current_logp(batch, record)
         allowed = allowed_gap(self.sampler, self.models, self.config.sampler)
         record.gap = check_gap(gap_metrics([(old_logp, batch)]), allowed)
+        self.agreed = True
         return dataclasses.replace(batch, old_logp=old_logp)
 
     def _current_logp(self, batch: Batch, record: StepRecord) -> torch.Tensor:
@@ -336,6 +346,7 @@ class Trainer:
         self._count_failures(updated, record.step, cause)
         # A gap over the whole batch replaces the one that the first minibatch measured.
         record.row |= updated.row | record.gap
+        self.agreed |= "gap/mean" in updated.row
 
     def advance_state(self, batch: Batch) -> None:
         """What the algorithm carries to the next step, after the updates of this one. If these are left out,

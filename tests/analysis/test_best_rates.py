@@ -234,7 +234,7 @@ def test_the_interval_excludes_zero_where_the_test_rejects(arms: dict[str, Score
 
 
 def test_the_effect_is_in_the_interval_where_halves_of_the_seeds_choose_badly() -> None:
-    """Runs of the nano policy at .6, 1 and 1.7 times 2e-3: PPO's best rate fails twice in ten seeds."""
+    """Runs of the nano policy at .6, 1 and 1.7 times 2e-3: beside PPO's best rate two of ten seeds fail."""
     ppo = [
         [74, 75, 75, 73, 72, 74, 72, 74, 75, 74],
         [80, 50, 83, 81, 79, 80, 79, 2, 83, 81],
@@ -246,7 +246,9 @@ def test_the_effect_is_in_the_interval_where_halves_of_the_seeds_choose_badly() 
         [75, 80, 75, 28, 73, 86, 81, 77, 85, 85],
     ]
     (pair,) = compared({"A": rows(grpo), "B": rows(ppo)})
-    assert np.mean([*pair.differences.values()]) > pair.high
+    halves = [cross_fit(curve_of(rows(arm))) for arm in (grpo, ppo)]
+    assert np.mean([halves[0][seed] - halves[1][seed] for seed in pair.seeds]) > pair.high
+    assert np.mean([*pair.differences.values()]) == pytest.approx(pair.effect)
     assert pair.low < pair.effect < pair.high and pair.effect == pytest.approx(0.821 - 0.738)
 
 

@@ -297,6 +297,20 @@ def test_training_is_reduced_over_the_steps(tmp_path: Path) -> None:
         same(measured, {A1: value, A2: 2.0, B1: math.nan, B2: math.nan})
 
 
+def test_a_score_is_0_at_the_steps_that_a_diverged_run_did_not_reach(tmp_path: Path) -> None:
+    """Four steps are planned. Other metrics have no value there, and a run that its recipe stopped keeps its
+    own."""
+    logs = [{"step": step, "score/solved": 0.8, "policy/entropy": 2.0} for step in range(3)]
+    states = {A1: ("diverged", 2), A2: ("collapsed", 2)}
+    loaded = experiment(tmp_path, {A1: logs, A2: logs}, states=states)
+    for reduction, value in {"mean": 0.4, "last": 0.0, "end": 0.0, "max": 0.8, "first": 0.8}.items():
+        measured = values_of(loaded, f"training:score/solved:{reduction}", {})
+        same(measured, {A1: value, A2: 0.8, B1: math.nan, B2: math.nan})
+    same(
+        values_of(loaded, "training:policy/entropy:mean", {}), {A1: 2.0, A2: 2.0, B1: math.nan, B2: math.nan}
+    )
+
+
 def test_a_metric_where_another_reaches_a_level(tmp_path: Path) -> None:
     """Success averages 0.5 first over steps 2 to 4: (0.2 + 0.5 + 0.8)/3. Step 3 logged no entropy."""
     success = [9.0, 0.0, 0.2, 0.5, 0.8]

@@ -13,6 +13,7 @@ from scipy import stats
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.noise import PART, noise_table, outcome_noise
 from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.warnings import have_no_room
 
 ACCURACY = {
     "a": (0.60, 0.64, 0.62, 0.70, 0.58, 0.61),
@@ -121,6 +122,11 @@ def test_an_outcome_that_is_quiet_for_want_of_room_gets_no_number_of_seeds(tmp_p
     seeds = {row[1]: row[-1] for row in noise_table(numbers.experiment, numbers.runs).rows}
     assert seeds["final accuracy, greedy"] == "no room"
     assert seeds["verdicts on rollouts, mean over training"] != "no room"
+
+
+def test_arms_at_opposite_ends_have_room() -> None:
+    assert have_no_room([0.99, 0.98]) and have_no_room([0.0, 0.02])
+    assert not have_no_room([0.99, 0.01]) and not have_no_room([0.99, 0.9])
 
 
 def test_the_table_shows_no_difference_between_arms(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from grpobench.algorithms.rft import RFT
 from grpobench.algorithms.sdft import SDFT
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.runfolder.logs import status
+from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -245,21 +246,41 @@ def test_gap_between_sampler_and_trainer_stops_the_run(
         assert all(abs(row["gap/mean"] - skew) < 0.02 for row in run(config, tmp_path)[1:])
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_a_gap_that_opens_after_an_update_is_the_result_of_training(deterministic: bool, policy: str) -> None:
-    """Logits outgrow bfloat16. A sampler that may have other weights than the trainer gets no such excuse."""
-    trainer = trainer_for(configure(policy, model=ModelConfig(policy, dtype="bfloat16")))
-    trainer.sampler.deterministic = deterministic
-    assert trainer.step(1)["gap/mean"] < 0.1 and not trainer.diverged
+def scale_weights(trainer: Any, factor: float) -> None:
     with torch.no_grad():
         for weight in trainer.models.networks["policy"].parameters():
-            weight.mul_(20)
-    if deterministic:
-        row = trainer.step(2)
-        assert row["gap/mean"] > 0.2 and "at step 2: bfloat16 is too coarse" in trainer.diverged
-    else:
-        with pytest.raises(RuntimeError, match="the sampler and the trainer disagree"):
-            trainer.step(2)
+            weight.mul_(factor)
+
+
+def test_a_gap_that_updates_opened_ends_a_run_as_diverged(policy: str) -> None:
+    """Logits outgrow bfloat16. A resumed run ends as one without an interruption."""
+    config = configure(policy, model=ModelConfig(policy, dtype="bfloat16"))
+    first, resumed = (trainer_for(config) for _ in range(2))
+    assert first.step(1)["gap/mean"] < 0.1 and not first.diverged
+    resumed.restore({role: dict(part) for role, part in first.models.state().items()}, first.state())
+    for made in (first, resumed):
+        scale_weights(made, 20)
+        assert made.step(2)["gap/mean"] > 0.2
+        assert re.search("disagree by .* nats per token at step 2 in bfloat16", made.diverged)
+
+
+@pytest.mark.parametrize("cause", ["first", "float32", "int8", "other sampler"])
+def test_any_other_gap_is_a_fault(cause: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first check that passed, without rounding, or with weights that may be others."""
+    dtype: Any = "float32" if cause == "float32" else "bfloat16"
+    weights: Any = "int8" if cause == "int8" else "trainer"
+    config = configure(policy, model=ModelConfig(policy, dtype=dtype), sampler=SamplerConfig(weights=weights))
+    trainer = trainer_for(config)
+    if cause == "other sampler":
+        own = trainer.sampler
+        own.reads_trainer_weights = type("Other", (HFSampler,), {})(
+            trainer.models, own.end.tolist(), own.pad, 8, own.context
+        ).reads_trainer_weights
+    if cause != "first":
+        trainer.step(1)
+    monkeypatch.setattr(trainer.sampler, "max_logprob_gap", -1.0)
+    with pytest.raises(RuntimeError, match="the sampler and the trainer disagree"):
+        trainer.step(2)
 
 
 def test_source_of_old_logp_makes_no_difference_to_a_float32_run(policy: str, tmp_path: Path) -> None:
