@@ -67,7 +67,7 @@ def outcome_noise(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
             needed = power.seeds_for(effect, len(pairs), ALPHA, least, correction)
             seeds = max(map(len, differences))
             noise = deviation / gain if gain > 0 else math.inf
-            means = [np.mean([after for _, after in of_arm.values()]) for of_arm in arms.values()]
+            means = [float(np.mean([after for _, after in of_arm.values()])) for of_arm in arms.values()]
             saturated = metric != _likelihood(experiment, task) and have_no_room(means)
             rows.append((task, name, len(variances), seeds, gain, deviation, noise, needed, saturated))
     return pd.DataFrame(rows, columns=COLUMNS)
