@@ -272,9 +272,9 @@ def test_any_other_gap_is_a_fault(cause: str, policy: str, monkeypatch: pytest.M
     config = configure(policy, model=ModelConfig(policy, dtype=dtype), sampler=SamplerConfig(weights=weights))
     trainer = trainer_for(config)
     if cause == "other sampler":
-        own = trainer.sampler
-        own.reads_trainer_weights = type("Other", (HFSampler,), {})(
-            trainer.models, own.end.tolist(), own.pad, 8, own.context
+        sampler = trainer.sampler
+        sampler.reads_trainer_weights = type("Other", (HFSampler,), {})(
+            trainer.models, sampler.end.tolist(), sampler.pad, 8, sampler.context
         ).reads_trainer_weights
     if cause != "first":
         trainer.step(1)
