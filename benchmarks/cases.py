@@ -115,10 +115,6 @@ Tell = Callable[[str, float], None]
 """Receives what is going on, and how many seconds the case will still take; `UNKNOWN` if that is unknown."""
 
 
-def quiet(activity: str, left: float) -> None:
-    """Tells nobody."""
-
-
 class BenchProgress:
     """Progress of the bench: in a terminal one line with a bar, elsewhere a line when a case begins and now
     and then."""

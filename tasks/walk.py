@@ -98,10 +98,6 @@ class Walk(Generated, Written):
         position = RING.index(turns[-1][-1])
         return {RING[(position + step) % len(RING)]: chance for step, chance in STEPS.items()}
 
-    def base_rate(self) -> float:
-        """Success rate of the written distribution."""
-        return (2 * self.near + 1) / len(RING)
-
 
 def apart(first: str, second: str) -> int:
     """Places between two letters, the shorter way around the ring."""

@@ -82,17 +82,15 @@ class History:
         rows: Iterable[Mapping[str, Any]],
         about: About | None = None,
         answers: Callable[[str, str], Answers] = no_answers,
-        names: Callable[[str], bool] = lambda _: True,
     ) -> History:
-        """From rows of metrics.jsonl in rising order of `step`; None and NaN are logged, and not finite.
-        `names` says which metrics are kept."""
+        """From rows of metrics.jsonl in rising order of `step`; None and NaN are logged, and not finite."""
         logged: dict[str, tuple[list[int], list[float]]] = {}
         holes: dict[str, list[int]] = {}
         last = 0
         for row in rows:
             last = int(row["step"])
             for name, value in row.items():
-                if name == "step" or not names(name):
+                if name == "step":
                     continue
                 if value is None or not math.isfinite(value):
                     holes.setdefault(name, []).append(last)

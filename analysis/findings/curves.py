@@ -67,7 +67,7 @@ def swept(record: Record, result: Result) -> tuple[str, Mapping[str, Mapping[flo
     return keys.pop(), {arm: dict(sorted(curve.items())) for arm, curve in curves.items()}
 
 
-def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None = None) -> Drawing:
+def draw_curves(record: Record, result: Result) -> Drawing:
     """A line through the means over seeds for each arm, with t intervals and the seeds themselves. Rings mark
     the values that the first test compares. Raises ValueError where `swept` finds nothing."""
     key, curves = swept(record, result)
@@ -79,7 +79,6 @@ def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None
     if test.best_rate:
         best = {name.partition("@")[0]: curves[name.partition("@")[0]] for name in test.contrast}
         compared = {max(curve.values(), key=lambda point: point.mean.value).arm for curve in best.values()}
-    label_by_name = labels or {}
     style = look([*curves])
     with matplotlib.rc_context(STYLE):
         figure = new_figure(5.2, 3.0)
@@ -96,7 +95,7 @@ def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None
         axes.set_xlabel(key.replace("_", " "))
         axes.set_ylabel(axis_words(test.outcome, test.unit))
         axes.yaxis.set_major_locator(round_ticks(6))
-        names = [*(label_by_name.get(arm, arm) for arm in curves), "compared"]
+        names = [*curves, "compared"]
         legend_above(figure, [*handles.values(), Line2D([], [], **RING)], names)
         sns.despine(figure)
     seeds = counted(

@@ -94,7 +94,7 @@ class Agreement:
 
 
 def compare_scales(
-    first: Sequence[Result], second: Sequence[Result], scales: tuple[str, str] = SCALES
+    first: Sequence[Result], second: Sequence[Result]
 ) -> tuple[list[ScalePair], list[Uncompared]]:
     """The tests that can be compared, in the order of the first scale, everything else with its reason."""
     others = {result.finding.name: result for result in second}
@@ -104,12 +104,12 @@ def compare_scales(
         name = result.finding.name
         other = others.pop(name, None)
         if other is None:
-            uncompared.append(Uncompared(name, f"kept {scales[0]} alone"))
+            uncompared.append(Uncompared(name, f"kept {SCALES[0]} alone"))
             continue
         same_rule = result.finding.digest == other.finding.digest
         judged = [{entry.test.name: entry for entry in side.tests} for side in (result, other)]
         for test in dict.fromkeys(entry.name for side in (result, other) for entry in side.finding.test):
-            reason = _uncompared_reason(test, (result, other), scales)
+            reason = _uncompared_reason(test, (result, other))
             pair = None
             if test in judged[0] and test in judged[1]:
                 pair = ScalePair(name, judged[0][test], judged[1][test], same_rule)
@@ -117,15 +117,15 @@ def compare_scales(
                 pairs.append(pair)
             else:
                 uncompared.append(Uncompared(name, reason, test, bool(pair and pair.is_reversed)))
-    uncompared += [Uncompared(name, f"kept {scales[1]} alone") for name in others]
+    uncompared += [Uncompared(name, f"kept {SCALES[1]} alone") for name in others]
     return pairs, uncompared
 
 
-def _uncompared_reason(name: str, results: tuple[Result, Result], scales: tuple[str, str]) -> str:
+def _uncompared_reason(name: str, results: tuple[Result, Result]) -> str:
     """Why this test of a finding is no pair; empty if it is one."""
     rules = [{test.name: test for test in result.finding.test}.get(name) for result in results]
     judged = [{entry.test.name: entry for entry in result.tests}.get(name) for result in results]
-    for test, of_scale, scale in zip(rules, judged, scales, strict=True):
+    for test, of_scale, scale in zip(rules, judged, SCALES, strict=True):
         if test is None:
             return f"the rule {scale} lacks this test"
         if of_scale is None or not (test.deals or math.isfinite(scaled(of_scale)[0])):
@@ -135,14 +135,14 @@ def _uncompared_reason(name: str, results: tuple[Result, Result], scales: tuple[
     if rules[0] and rules[1] and replace(rules[0], also=rules[1].also) != rules[1]:
         effects = [
             f"{effect_words(test_row(entry))} {scale}"
-            for entry, scale in zip(judged, scales, strict=True)
+            for entry, scale in zip(judged, SCALES, strict=True)
             if entry
         ]
         return f"the test differs: {', '.join(effects)}"
     return ""
 
 
-def rule_difference(first: Finding, second: Finding, scales: tuple[str, str] = SCALES) -> str:
+def rule_difference(first: Finding, second: Finding) -> str:
     """A sentence on how the rules of a finding differ between the scales; empty if they do not."""
     if first.digest == second.digest:
         return ""
@@ -151,7 +151,7 @@ def rule_difference(first: Finding, second: Finding, scales: tuple[str, str] = S
         for kind in ("test", "check", "control")
     ]
     parts = []
-    for scale, (mine, theirs) in zip(scales, ((0, 1), (1, 0)), strict=True):
+    for scale, (mine, theirs) in zip(SCALES, ((0, 1), (1, 0)), strict=True):
         counts = [len(of[mine].keys() - of[theirs].keys()) for of in kinds]
         words = [
             f"{n} {kind}{'s' * (n > 1)}"
@@ -197,7 +197,7 @@ def rank_correlation(pairs: Sequence[ScalePair], seed: int = 0) -> Estimate:
     )
 
 
-def draw_transfer(pairs: Sequence[ScalePair], scales: tuple[str, str] = SCALES) -> Drawing:
+def draw_transfer(pairs: Sequence[ScalePair]) -> Drawing:
     """Each pair's effect at one scale against the other, with 95 % intervals; filled where the test decides
     the finding, a diamond where the rules of the finding differ."""
     with matplotlib.rc_context(STYLE):
@@ -232,8 +232,8 @@ def draw_transfer(pairs: Sequence[ScalePair], scales: tuple[str, str] = SCALES) 
             axis.set_minor_locator(NullLocator())
         axes.set_xlim(-most, most)
         axes.set_ylim(-most, most)
-        axes.set_xlabel(f"effect {scales[0]} ÷ smallest effect that matters")
-        axes.set_ylabel(f"effect {scales[1]} ÷ smallest effect that matters")
+        axes.set_xlabel(f"effect {SCALES[0]} ÷ smallest effect that matters")
+        axes.set_ylabel(f"effect {SCALES[1]} ÷ smallest effect that matters")
         looks = [("o", "#0173b2"), ("o", "white")]
         looks += [("D", "#999999")] * any(not pair.same_rule for pair in pairs)
         marks = [

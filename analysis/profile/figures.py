@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -40,8 +40,8 @@ ROUND = 0.005
 """A score that rounds to 0 or 1 is not beyond it."""
 
 
-def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> Drawing:
-    """Scores of up to five algorithms on axes around a circle, with 95 % intervals, on `width` inches.
+def radar(profile: Profile, algorithms: Sequence[str]) -> Drawing:
+    """Scores of up to five algorithms on axes around a circle, with 95 % intervals.
 
     Intervals are bands for one or two algorithms, and bars beside each other for more. Scores are cut at 0
     and 1, with a hollow marker where they are. An algorithm without a score on a probe has a gap there.
@@ -56,7 +56,7 @@ def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> 
         raise ValueError(f"radar: needs scores on 3 probes or more, got {len(probes)}; run more probes")
     with matplotlib.rc_context(STYLE):
         style = look(names)
-        figure, axes = _sheet(width, math.ceil((len(names) + 1) / _columns(names)))
+        figure, axes = _sheet(WIDTH, math.ceil((len(names) + 1) / _columns(names)))
         _circle(axes, [profile.probes[name].title for name in probes])
         shifts = [(i - (len(names) - 1) / 2) * SHIFT if len(names) > 2 else None for i in range(len(names))]
         cut = [
@@ -168,24 +168,21 @@ def _spokes(
 # Heat map
 
 
-def heatmap(profile: Profile, order: Literal["similar", "gate"] = "similar", width: float = WIDTH) -> Drawing:
-    """Scores of all algorithms on all probes, `width` in inches.
-
-    `similar` puts algorithms with similar scores side by side, by average linkage with optimal leaf order
-    (scipy.cluster.hierarchy) over the probes; `gate` sorts by the mean score on the gate. Raises ValueError
-    without scores."""
+def heatmap(profile: Profile) -> Drawing:
+    """Scores of all algorithms on all probes. Algorithms with similar scores are side by side, by average
+    linkage with optimal leaf order (scipy.cluster.hierarchy) over the probes. Raises ValueError without
+    scores."""
     probes = [name for name in scored_probes(profile) if profile.scores.get(name)]
-    names = ordered(profile, "mean")
+    names = ordered(profile)
     if not probes or not names:
         raise ValueError("heatmap: no scores are kept; run grpobench profile first")
     values = np.array([[mean_of(profile, probe, name) for probe in probes] for name in names])
-    if order == "similar":
-        rows = similar_order(values)
-        names, values = [names[i] for i in rows], values[rows]
+    rows = similar_order(values)
+    names, values = [names[i] for i in rows], values[rows]
     gated = np.array([[name in profile.gated.get(probe, ()) for probe in probes] for name in names])
     titles = [profile.probes[name].title for name in probes]
     with matplotlib.rc_context(STYLE):
-        figure = _heat(values, gated, names, titles, width)
+        figure = _heat(values, gated, names, titles)
     caption = (
         "Mean scores over the seeds that do not fail, where .52 stands for 0.52; colors are cut at 0 and 1. "
         "Hatched: runs without a score, as of an algorithm that does not learn. White: no runs."
@@ -217,13 +214,12 @@ def _heat(
     gated: np.ndarray[Any, Any],
     names: Sequence[str],
     titles: Sequence[str],
-    width: float,
 ) -> Figure:
     import seaborn as sns
 
     labels = np.array([[short(value) for value in row] for row in values])
     legend = 0.25 if gated.any() else 0.0
-    figure = new_figure(width, 0.128 * len(names) + 1.15 + legend)
+    figure = new_figure(WIDTH, 0.128 * len(names) + 1.15 + legend)
     axes = figure.add_subplot()
     sns.heatmap(
         values, ax=axes, vmin=0, vmax=1, cmap="cividis", annot=labels, fmt="", mask=~np.isfinite(values),

@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.curves import ProbeCurve
@@ -18,27 +17,19 @@ PER_TABLE = 5
 """Most probes side by side, so that a table fits a terminal."""
 MOST_NAMES = 5
 """Most names of algorithms in a cell."""
-Order = Literal["mean", "name"]
-"""By the mean score on the gate from the highest on, or by name."""
 
 
-def lines(
-    profile: Profile, algorithm: str | None = None, order: Order = "mean", probes: Sequence[str] | None = None
-) -> list[str]:
-    """Markdown tables of all algorithms, or of one; `probes` are all that have a score unless named.
-
-    Rows are not ranks. Raises ValueError for an algorithm without runs, an unknown probe, and a profile
-    without scores."""
-    names = scored_probes(profile) if probes is None else list(probes)
-    if unknown := [name for name in names if name not in profile.probes]:
-        raise ValueError(f"probe: unknown {unknown[0]!r}; known: {', '.join(profile.probes)}")
+def lines(profile: Profile, algorithm: str | None = None) -> list[str]:
+    """Markdown tables of all algorithms, or of one. Rows are not ranks. Raises ValueError for an algorithm
+    without runs, and for a profile without scores."""
+    names = scored_probes(profile)
     if not names or not algorithms_with_runs(profile):
         raise ValueError("profile: no scores are kept; run grpobench profile first")
     if algorithm is not None:
         return _one(profile, algorithm, names)
     text: list[str] = []
     for start in range(0, len(names), PER_TABLE):
-        text += [*_all(profile, names[start : start + PER_TABLE], order), ""]
+        text += [*_all(profile, names[start : start + PER_TABLE]), ""]
     return text + _notes(profile, names)
 
 
@@ -82,11 +73,9 @@ def scores_on(profile: Profile, probe: str, algorithm: str) -> Mapping[int, floa
     return profile.scores.get(probe, {}).get(algorithm, {})
 
 
-def ordered(profile: Profile, order: Order) -> list[str]:
-    """The algorithms in an order; those without a score on the gate last."""
+def ordered(profile: Profile) -> list[str]:
+    """The algorithms by their mean score on the gate, from the highest on; those without one last."""
     names = algorithms_with_runs(profile)
-    if order == "name":
-        return names
     means = {name: mean_of(profile, gate_of(profile), name) for name in names}
     return sorted(names, key=lambda name: (math.isnan(means[name]), -means[name], name))
 
@@ -123,9 +112,9 @@ def range_text(cell: AlgorithmScore | None, mean: float = math.nan) -> str:
     return two(mean) if cell is None else f"{two(cell.mean)} ({two(cell.low)} to {two(cell.high)})"
 
 
-def _all(profile: Profile, probes: Sequence[str], order: Order) -> list[str]:
+def _all(profile: Profile, probes: Sequence[str]) -> list[str]:
     head = ["algorithm", *(profile.probes[name].title for name in probes)]
-    rows = [[name, *(_entry(profile, probe, name) for probe in probes)] for name in ordered(profile, order)]
+    rows = [[name, *(_entry(profile, probe, name) for probe in probes)] for name in ordered(profile)]
     return plain(head, rows, len(head)).markdown(padded=True)
 
 

@@ -35,8 +35,6 @@ class LogCheck:
     line: int = 0
     """The first line that was changed, counted from 1; 0 if there is none."""
     problem: str = ""
-    covered: int = 0
-    """Number of lines, from the first, that were checked."""
 
 
 def marks_of(content: bytes) -> bytes:
@@ -62,15 +60,15 @@ def check(content: bytes, side: bytes) -> LogCheck:
     if not marks:
         return LogCheck()
     if count == len(marks) and hashlib.sha256(content[:end]).hexdigest()[:MARK].encode() == marks[-1]:
-        return LogCheck(covered=count)
+        return LogCheck()
     pairs = zip(running(content), marks, strict=False)
     right = [number for number, (now, then) in enumerate(pairs, 1) if now == then]
     proved = right[-1] if right else 0
     if proved == len(marks):
-        return LogCheck(covered=proved)
+        return LogCheck()
     if proved == count:
-        return LogCheck(count + 1, f"{len(marks) - count} lines that were written are missing", proved)
-    return LogCheck(proved + 1, "is not what was written", proved)
+        return LogCheck(count + 1, f"{len(marks) - count} lines that were written are missing")
+    return LogCheck(proved + 1, "is not what was written")
 
 
 def seal(table: Mapping[str, Any]) -> dict[str, Any]:

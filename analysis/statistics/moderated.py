@@ -151,7 +151,6 @@ class Fit:
     variances: Floats
     df: Floats
     seeds: Floats
-    prior: Prior
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ def fit(values: Floats, resolution: float) -> Fit:
     floored = np.maximum(sample, resolution**2 / 12)
     prior = fit_prior(floored, seeds - 1) if len(means) else Prior(0.0, math.nan)
     variances, df = moderate(floored, seeds - 1, prior)
-    return Fit(means, variances, df, seeds, prior)
+    return Fit(means, variances, df, seeds)
 
 
 def moderate(variances: Floats, df: Floats, prior: Prior) -> tuple[Floats, Floats]:

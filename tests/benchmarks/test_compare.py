@@ -6,12 +6,12 @@ import io
 import json
 
 import pytest
-from helpers.bench_sides import CASE, FACTS, FLOOR, Stage
+from helpers.bench_sides import CASE, FACTS, FLOOR, Stage, quiet
 from rich.console import Console
 
 from grpobench.benchmarks import compare
 from grpobench.benchmarks.bench import show
-from grpobench.benchmarks.cases import UNKNOWN, BenchmarkCase, quiet
+from grpobench.benchmarks.cases import UNKNOWN, BenchmarkCase
 from grpobench.benchmarks.sides import PHASES, FixedPrompts, process, prompt_texts, share, shares
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError

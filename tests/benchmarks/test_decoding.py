@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.bench_sides import quiet
 
 from grpobench.benchmarks import bench, decoding
-from grpobench.benchmarks.cases import BenchmarkCase, quiet
+from grpobench.benchmarks.cases import BenchmarkCase
 from grpobench.runs import cli
 from grpobench.runs.sample.in_process import HFSampler
 

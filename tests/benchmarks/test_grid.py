@@ -10,11 +10,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from helpers.bench_sides import quiet
 from rich.console import Console
 
 from grpobench.benchmarks import grid
 from grpobench.benchmarks.bench import show_grid
-from grpobench.benchmarks.cases import UNKNOWN, quiet
+from grpobench.benchmarks.cases import UNKNOWN
 from grpobench.benchmarks.grid import (
     Program,
     Side,

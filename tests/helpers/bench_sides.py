@@ -21,6 +21,10 @@ FACTS: dict[str, str | int] = {
 FLOOR = Floor({"decode": MatrixProduct(5.0, 0.3, "torch"), "forward": MatrixProduct(15.0, 0.2, "onednn")})
 
 
+def quiet(activity: str, left: float) -> None:
+    """Tells nobody."""
+
+
 class Stub:
     """A side whose n-th step takes `seconds[n]`, and the last ever after; half of it is sampling."""
 

@@ -157,7 +157,6 @@ def test_the_base_rate_of_a_walk_is_its_share_of_the_ring(near: int, rate: float
         task.verify(problem, task.draw_episode(problem, rng))[0].scores["correct"]
         for problem in task.problems("train")[:1500]
     )
-    assert task.base_rate() == pytest.approx(rate)
     assert abs(right / 1500 - rate) <= 5 * math.sqrt(rate * (1 - rate) / 1500)
 
 

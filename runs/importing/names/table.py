@@ -66,10 +66,9 @@ class Derived:
     """Their metrics, all of which a step must have."""
     formula: str
     compute: Callable[[Mapping[str, float]], float]
-    """Computes the metric from their metrics of a step; those of `perhaps` may be missing."""
+    """Computes the metric from their metrics of a step, of which those outside `of` may be missing."""
     unit: str
     source: str
-    perhaps: Sequence[str] = ()
     settle: Callable[[Sequence[Mapping[str, float]]], Settled] | None = None
     """Chooses the computation for one log, from all of its rows, if versions of the library differ; used
     instead of `compute`."""

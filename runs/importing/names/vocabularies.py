@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grpobench.runs.importing.names.steps import by_policy_version, by_rollout, from_zero
 from grpobench.runs.importing.names.table import Derived, Name, Rows, Vocabulary
-from grpobench.runs.importing.names.verl_time import PARTS, SAVING, TESTING, settle, step_seconds
+from grpobench.runs.importing.names.verl_time import settle, step_seconds
 from grpobench.tasks.data import bounded
 
 
@@ -112,7 +112,6 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             step_seconds,
             "s",
             "verl/trainer/ppo/ray_trainer.py",
-            perhaps=(TESTING, SAVING, *PARTS),
             settle=settle,
         ),
         Derived(
@@ -122,7 +121,6 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             verl_forward,
             "s",
             "verl/trainer/ppo/ray_trainer.py",
-            perhaps=("timing_s/ref", "timing_s/values"),
             differs="the forward passes of the updates are not in it",
         ),
         Derived(
@@ -167,7 +165,6 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             nemo_step,
             "s",
             f"{NEMO}grpo.py",
-            perhaps=("timing/validation/total_validation_time", NEMO_SAVING),
         ),
         nemo_mean("approx_entropy", "policy/entropy", "nats/token", NEMO_ENTROPY),
         nemo_mean("kl_penalty", "policy/kl_reference_k3", "nats/token", NEMO_KL),
@@ -193,7 +190,6 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             skyrl_step,
             "s",
             "skyrl/train/trainer.py",
-            perhaps=SKYRL_SAVING,
         ),
         Derived(
             "cost/generated_tokens",
@@ -214,7 +210,6 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             slime_forward,
             "s",
             "slime/backends/megatron_utils/actor.py",
-            perhaps=("perf/ref_log_probs_time",),
             differs=WITHOUT_UPDATES,
         ),
         Derived(
@@ -252,7 +247,6 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             areal_forward,
             "s",
             "areal/trainer/rl_trainer.py",
-            perhaps=AREAL_FORWARD,
             differs=WITHOUT_UPDATES,
         ),
         Derived(
