@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from grpobench.tasks.kinds import compositions, programs
 from grpobench.tasks.kinds.compositions import Composition, Undefined
 from grpobench.tasks.kinds.generated import SHARES, Generated, accuracy_by_category, bucket, distinct
 from grpobench.tasks.prompts.templates import Template, template, template_fault
-from grpobench.tasks.task import Graded, Problem, Split
+from grpobench.tasks.task import Graded, Problem, Split, identity
 
 HIDDEN: Final = 8
 """Hidden inputs."""
@@ -145,8 +144,7 @@ def _problem(
         "difficulty": float(count),
         "cluster": reference,
     }
-    identity = hashlib.sha256(question.encode()).hexdigest()[:16]
-    return Problem(identity, chosen.prompt(question), truth, traits)
+    return Problem(identity(question), chosen.prompt(question), truth, traits)
 
 
 def sentence(composition: Composition, rng: random.Random) -> str:

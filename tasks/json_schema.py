@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import random
 from collections import defaultdict
@@ -18,7 +17,7 @@ from grpobench.tasks.grading.documents import KeyPath
 from grpobench.tasks.kinds.generated import Generated, distinct
 from grpobench.tasks.kinds.records import COPIED, RECORDS, RecordFact
 from grpobench.tasks.prompts.templates import Template, template, template_fault
-from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
+from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict, identity
 
 MOST_FIELDS = 6
 BUDGET, FIELD_TOKENS = 24, 20
@@ -182,10 +181,9 @@ def _draw(task: JSONSchema, chosen: Template, rng: random.Random) -> Problem:
         "document": _document(asked_facts, group, inside),
         "kinds": {f"{group}.{f.key}" if f.key in inside else f.key: f.kind for f in asked_facts},
     }
-    identity = hashlib.sha256(question.encode()).hexdigest()[:16]
     values = sum(1 for _ in documents.leaves(truth["document"]))
     traits: dict[str, str | float] = {"category": kind, "difficulty": float(values)}
-    return Problem(identity, chosen.prompt(question), truth, traits)
+    return Problem(identity(question), chosen.prompt(question), truth, traits)
 
 
 def _facts(task: JSONSchema, kind: str, rng: random.Random) -> list[RecordFact]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from grpobench.tasks.grading.extraction import ExtractedAnswer, extract
 from grpobench.tasks.grading.latex import closing
 from grpobench.tasks.kinds.answered import Answered
 from grpobench.tasks.prompts.templates import template
-from grpobench.tasks.task import Problem, Split
+from grpobench.tasks.task import Problem, Split, identity
 
 SUMS: Mapping[str, str] = {
     "algebra": "69a32d669f0f766fe5b1fd0af65546a300fedfadb61a05a1f203c1e7b3d5ca99",
@@ -61,7 +60,7 @@ class _Worked:
 
     @property
     def id(self) -> str:
-        return hashlib.sha256(self.question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return identity(self.question)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from grpobench.tasks.grading.bias import dealt, shares, summary_apart
+from grpobench.tasks.grading.bias import dealt, shares, summary_apart, taught
 from grpobench.tasks.kinds.generated import bucket
 from grpobench.tasks.nanobias import GROUPS, UNKNOWN, NanoBias, demand_guesses, guessed
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
@@ -102,7 +102,7 @@ class NanoOneShot(Task):
         return _lessons(self.seed, self.guesses, self.lean)
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return [_taught(problem, verdict) for verdict in NanoBias().verify(problem, completions)]
+        return [taught(problem, verdict) for verdict in NanoBias().verify(problem, completions)]
 
     def demonstrate(self, problem: Problem) -> str:
         """The right answer, whatever is taught; for a lesson the one that it shows."""
@@ -120,11 +120,6 @@ class NanoOneShot(Task):
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """BBQ's metrics of the other categories, and separately those of the items' own."""
         return summary_apart(graded, self.category)
-
-
-def _taught(problem: Problem, verdict: Verdict) -> Verdict:
-    taught = float(verdict.answer is not None and verdict.answer == problem.truth["taught"])
-    return dataclasses.replace(verdict, scores={**verdict.scores, "taught": taught})
 
 
 def _teach(problem: Problem, control: Control) -> Problem:

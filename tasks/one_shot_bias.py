@@ -16,7 +16,7 @@ from grpobench.tasks.bbq import BBQ, CATEGORIES, TABLES, grade, graded
 from grpobench.tasks.data.sources import data_folder
 from grpobench.tasks.data.tables import DataError, Source
 from grpobench.tasks.grading import lettered
-from grpobench.tasks.grading.bias import dealt, shares, summary_apart
+from grpobench.tasks.grading.bias import dealt, shares, summary_apart, taught
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -106,7 +106,7 @@ class OneShotBias(Task):
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         read = grade if self.answers == "letters" else _grade_words
-        return [_taught(problem, read(problem, completion)) for completion in completions]
+        return [taught(problem, read(problem, completion)) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
         return f" {problem.truth['correct']}"
@@ -136,11 +136,6 @@ class OneShotBias(Task):
             letter_count = sum(row.verdict.answer == letter for row in graded)
             summary[f"letter_rate/{letter}"] = letter_count / len(graded)
         return summary
-
-
-def _taught(problem: Problem, verdict: Verdict) -> Verdict:
-    taught = float(verdict.answer is not None and verdict.answer == problem.truth["taught"])
-    return dataclasses.replace(verdict, scores={**verdict.scores, "taught": taught})
 
 
 def _grade_words(problem: Problem, completion: str) -> Verdict:

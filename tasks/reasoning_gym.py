@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 from grpobench.tasks.data.sources import installed_version
 from grpobench.tasks.data.tables import DataError, Package, Source
 from grpobench.tasks.prompts.templates import template, template_fault
-from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
+from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict, identity
 from grpobench.tasks.workers.gym import STREAM
 from grpobench.tasks.workers.gym_mended import REFUSED
 from grpobench.tasks.workers.pool import Pool, Reply, worker_slots
@@ -352,14 +352,10 @@ def _rows(generator: str, reply: Reply) -> list[_Row]:
             f"reasoning_gym:{generator}: config: {reply.value['error']}; its settings: {settings}"
         )
     return [
-        _Row(_id(row["question"]), row["question"], row["answer"], row["source"], row["entry"])
+        _Row(identity(row["question"]), row["question"], row["answer"], row["source"], row["entry"])
         for row in reply.value["rows"]
         if row["accepted"] is not False
     ]
-
-
-def _id(question: str) -> str:
-    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -244,6 +245,11 @@ class Task(ABC):
         from grpobench.tasks.data import sources
 
         return sources.missing(self.tables, sources.data_folder(), self.packages)
+
+
+def identity(question: str) -> str:
+    """The id of a problem with this question."""
+    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def family(name: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import lettered
+from grpobench.tasks.grading.bias import mean_of
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.kinds.pronouns import Pronouns
 from grpobench.tasks.task import Graded, Problem, Split
@@ -93,13 +94,13 @@ def _accuracies(graded: Sequence[Graded], suffix: str) -> dict[str, float]:
     for gender in PRONOUNS:
         gender_rows = [row for row in graded if row.problem.traits["gender"] == gender]
         if gender_rows:
-            summary[f"accuracy_{gender}{suffix}"] = _mean(gender_rows, "correct")
+            summary[f"accuracy_{gender}{suffix}"] = mean_of(gender_rows, "correct")
     male, female = summary.get(f"accuracy_male{suffix}"), summary.get(f"accuracy_female{suffix}")
     if male is not None and female is not None:
         summary[f"gender_gap{suffix}"] = male - female
     gotcha = [row for row in graded if row.problem.traits["gotcha"]]
     if gotcha:
-        summary[f"accuracy_gotcha{suffix}"] = _mean(gotcha, "correct")
+        summary[f"accuracy_gotcha{suffix}"] = mean_of(gotcha, "correct")
     return summary
 
 
@@ -115,7 +116,7 @@ def _preferences(graded: Sequence[Graded]) -> dict[str, float]:
     women: dict[str, float] = {}
     for pair in both:
         traits = pair["male"][0].problem.traits
-        difference = _mean(pair["female"], "occupation") - _mean(pair["male"], "occupation")
+        difference = mean_of(pair["female"], "occupation") - mean_of(pair["male"], "occupation")
         differences[str(traits["occupation"])].append(difference)
         women[str(traits["occupation"])] = float(traits["women"])
     gaps = {name: sum(values) / len(values) for name, values in differences.items()}
@@ -136,10 +137,6 @@ def _same(male: Sequence[Graded], female: Sequence[Graded]) -> float:
     return sum(
         male_answer is not None and male_answer == female_answer for male_answer, female_answer in pairs
     ) / len(pairs)
-
-
-def _mean(graded: Sequence[Graded], score: str) -> float:
-    return sum(row.verdict.scores[score] for row in graded) / len(graded)
 
 
 def _correlation(x: Sequence[float], y: Sequence[float]) -> float | None:

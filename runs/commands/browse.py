@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from grpobench.runs.commands.options import PATH, Options, combine, comma_list
-from grpobench.runs.commands.output import DONE, say
+from grpobench.runs.commands.output import DONE, say, warn
 
 LISTS = ("arm", "task", "kind", "outcome", "change")
 filter_options = combine(
@@ -64,9 +63,6 @@ def browse_command(options: Options) -> int:
     from grpobench.runs.settings.draft import read_seeds
     from grpobench.runs.tools.strict import ConfigError
 
-    def tell(text: str) -> None:
-        say(f"grpobench: {text}", file=sys.stderr)
-
     values: dict[str, list[Any]] = {
         name: comma_list(getattr(options, name)) for name in LISTS if getattr(options, name)
     }
@@ -88,9 +84,9 @@ def browse_command(options: Options) -> int:
             count, faults = browsing.write_inspect(options.folder, filters, options.inspect)
             say(f"inspect_ai: {count:,} logs in {options.inspect}; inspect view --log-dir {options.inspect}")
         for fault in faults:
-            tell(fault)
+            warn(fault)
     elif options.problem:
-        for text in browsing.print_texts(options.folder, filters, tell):
+        for text in browsing.print_texts(options.folder, filters, warn):
             say(text)
     else:
         browsing.serve_texts(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from grpobench.runs.commands.options import NATURAL, PATH, Options, flag, json_option
-from grpobench.runs.commands.output import DONE, as_json, say
+from grpobench.runs.commands.output import DONE, as_json, say, warn
 
 if TYPE_CHECKING:
     from grpobench.runs.importing.importing import Imported, ReadRun
@@ -76,7 +75,7 @@ def import_command(options: Options) -> int:
         beside=options.beside,
     )
     for theirs in imported.unused:
-        say(f"grpobench: --map {theirs}: no log has it", file=sys.stderr)
+        warn(f"--map {theirs}: no log has it")
     if options.json:
         say(as_json(table(imported)))
     else:

@@ -17,8 +17,12 @@ def say(text: object, file: TextIO | None = None, flush: bool = False) -> None:
     print(visible(str(text)), file=file, flush=flush)
 
 
-def complain(message: str, code: int) -> int:
+def warn(message: str) -> None:
     say(f"grpobench: {message}", file=sys.stderr)
+
+
+def complain(message: str, code: int) -> int:
+    warn(message)
     return code
 
 

@@ -20,7 +20,7 @@ from grpobench.runs.commands.options import (
     out_option,
     workers_option,
 )
-from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say, warn
 
 if TYPE_CHECKING:
     from grpobench.analysis.report.facts import Facts
@@ -77,10 +77,7 @@ def write_report(
     lines."""
     from grpobench.runs.api.reporting import report
 
-    def damaged(text: str) -> None:
-        say(f"grpobench: {text}", file=sys.stderr)
-
-    path, facts = report(folder, formats, damaged, margin, strict, targets)
+    path, facts = report(folder, formats, warn, margin, strict, targets)
     return path, accuracy_lines(facts)
 
 

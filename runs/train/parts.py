@@ -167,7 +167,7 @@ def build(
         curriculum,
         evaluators[0],
         clock,
-        schedule(config.train, beside(config)),
+        schedule(config.train, others.folder(config)),
         limit,
         provenance,
         fingerprints,
@@ -349,7 +349,7 @@ def models_for(
     )
     rate_by_role = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in rate_by_role.items() if role in algorithm.trained_roles}
-    make = maker(train, beside(config))
+    make = maker(train, others.folder(config))
     store = functools.partial(
         stored,
         master=train.master_weights,
@@ -362,11 +362,6 @@ def models_for(
         updates = train.steps * train.num_minibatches * train.epochs
         models.past.demand_memory(updates, read_free_memory(models.device))
     return models
-
-
-def beside(config: RunConfig) -> Path | None:
-    """The recipe's folder, if the run uses files in it."""
-    return Path(config.beside) if config.beside else None
 
 
 def source_for(

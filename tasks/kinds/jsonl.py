@@ -36,7 +36,7 @@ from grpobench.tasks.grading.final_answer import normalize, number
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.kinds import programs
 from grpobench.tasks.kinds.answered import Valued
-from grpobench.tasks.task import Problem, Split, Task, Verdict
+from grpobench.tasks.task import Problem, Split, Task, Verdict, identity
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}|\{([^\W\d]\w*)\}")
@@ -157,13 +157,12 @@ class JSONLTask(Task):
                 "them, or drop the line"
             )
         columns = {**row.values, self.GRADED: self.graded(row)}
-        identity = hashlib.sha256(as_line(prompt).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         if self.solution:
             row.text(self.solution)
         split = row.values.get(SPLIT)
         if split is not None and split not in get_args(Split):
             raise row.error(f"{SPLIT!r} must be one of {', '.join(get_args(Split))}, not {split!r:.80}")
-        return split, Problem(identity, prompt, columns, traits(row))
+        return split, Problem(identity(as_line(prompt)), prompt, columns, traits(row))
 
     def chosen(self, row: Row) -> JSONLTask:
         """The task with the columns of this row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from grpobench.tasks.grading.latex import clean
 from grpobench.tasks.grading.reasoning import consistent, supported
 from grpobench.tasks.kinds.answered import Answered
 from grpobench.tasks.prompts.templates import Template
-from grpobench.tasks.task import Problem
+from grpobench.tasks.task import Problem, identity
 
 ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 
@@ -49,11 +48,6 @@ class WordProblems(Answered):
         value = number(problem.truth["answer"])
         assert value is not None  # `word_problem` refuses a solution without a number.
         return f"{problem.truth['rationale']}\n{MARKER} {value + 1}"
-
-
-def identity(question: str) -> str:
-    """The id of a problem with this question."""
-    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def word_problem(template: Template, question: str, solution: str) -> Problem:

@@ -21,7 +21,7 @@ from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.gsm_symbolic import FOLDER, PACKAGE, GSMSymbolic, _folder, _read
 from grpobench.tasks.kinds.generated import bucket
 from grpobench.tasks.kinds.symbolic import SymbolicTemplate, TemplateError, written
-from grpobench.tasks.kinds.word_problems import identity
+from grpobench.tasks.task import identity
 
 LISTS = {"names": ["Ann", "Bo"], "times": [["twice", 2], ["thrice", 3]], "numbers": ["one", "two", "three"]}
 QUESTION = """
