@@ -20,9 +20,9 @@ from grpobench.tasks.data.messages import Message
 from grpobench.tasks.data.tables import DataError, Package, Source
 from grpobench.tasks.data.tools import Tool, ToolCall, Turn, parse_turn
 from grpobench.tasks.kinds.generated import accuracy_by_category
-from grpobench.tasks.task import Graded, Outcome, Problem, Split, Task, Verdict
+from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 from grpobench.tasks.task import Reply as Observation
-from grpobench.tasks.workers.pool import Pool, Reply
+from grpobench.tasks.workers.pool import OUTCOMES, Pool, Reply
 
 PACKAGES: Final = (
     Package("bfcl-eval", "2026.3.23", "bfcl_eval"),
@@ -47,13 +47,6 @@ MORE_FUNCTIONS: Final = "I have updated some more functions you can choose from.
 """The user's message in which the package offers functions that were held out."""
 POOL = Pool("grpobench.tasks.workers.bfcl:bfcl")
 """3 seconds of CPU and 2 GB for the calls of an episode."""
-OUTCOMES: Final[Mapping[str, Outcome]] = {
-    "done": "graded",
-    "raised": "crash",
-    "timeout": "timeout",
-    "crash": "crash",
-    "infra_error": "infra_error",
-}
 SHARES: Final[Mapping[Split, range]] = {
     "train": range(8),
     "validation": range(8, 9),

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, cast
 from grpobench.tasks.data.sources import installed_version
 from grpobench.tasks.data.tables import DataError, Package, Source
 from grpobench.tasks.prompts.templates import template, template_fault
-from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict, identity
+from grpobench.tasks.task import Problem, Split, Task, Verdict, identity
 from grpobench.tasks.workers.gym import STREAM
 from grpobench.tasks.workers.gym_mended import REFUSED
-from grpobench.tasks.workers.pool import Pool, Reply, worker_slots
+from grpobench.tasks.workers.pool import OUTCOMES, Pool, Reply, worker_slots
 
 GENERATORS: Mapping[str, str] = {
     "algebra": "complex_arithmetic intermediate_integration polynomial_equations polynomial_multiplication "
@@ -67,13 +67,6 @@ PACKAGES = tuple(
 """The package, and its imports beyond the suite's own requirements."""
 POOL = Pool("grpobench.tasks.workers.gym:gym")
 """3 seconds of CPU and 2 GB per score."""
-OUTCOMES: Mapping[str, Outcome] = {
-    "done": "graded",
-    "raised": "crash",
-    "timeout": "timeout",
-    "crash": "crash",
-    "infra_error": "infra_error",
-}
 SHARES: Mapping[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 11)}
 """Hash buckets (of eleven) of a question that belong to a split, whatever the seed, sizes and order."""
 BATCH = 16

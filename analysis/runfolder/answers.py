@@ -43,7 +43,7 @@ def read_answers(path: Path, expected_sum: str) -> tuple[Answers, int, int]:
 
 def answers_frame(of_runs: Sequence[tuple[tuple[str, str, int], Answers]]) -> pd.DataFrame:
     """One row per answer: arm, task and seed, then the columns of all runs; NaN where a run lacks one."""
-    counts = [_length(answers) for _, answers in of_runs]
+    counts = [len(next(iter(answers.values()), ())) for _, answers in of_runs]
     if not sum(counts):
         return pd.DataFrame(columns=["arm", "task", "seed", *IDENTITY])
     columns: dict[str, Any] = {
@@ -122,10 +122,6 @@ def _joined(parts: Sequence[NDArray[Any]]) -> Any:
     if kinds <= {"i", "f"} or kinds == {"b"}:
         return np.concatenate(parts)
     return pd.Series([value for part in parts for value in part.tolist()])
-
-
-def _length(answers: Answers) -> int:
-    return len(next(iter(answers.values()), ()))
 
 
 def _group(name: str) -> int:

@@ -74,15 +74,18 @@ def check(content: bytes, side: bytes) -> LogCheck:
 def seal(table: Mapping[str, Any]) -> dict[str, Any]:
     """The table as plain JSON, with its checksum."""
     plain = {key: value for key, value in json.loads(json.dumps(table, default=str)).items() if key != SEAL}
-    return plain | {SEAL: _sum(plain)}
+    return plain | {SEAL: sum_of(plain)}
 
 
 def broken(table: Mapping[str, Any]) -> bool:
     """Whether a sealed table has changed."""
-    return SEAL in table and table[SEAL] != _sum({key: value for key, value in table.items() if key != SEAL})
+    return SEAL in table and table[SEAL] != sum_of(
+        {key: value for key, value in table.items() if key != SEAL}
+    )
 
 
-def _sum(table: Mapping[str, Any]) -> str:
+def sum_of(table: Any) -> str:
+    """A hash of plain data."""
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 

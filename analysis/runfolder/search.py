@@ -262,7 +262,9 @@ def record_of(table: Mapping[str, Any], source: str) -> SearchRecord:
         if content.pop("version") not in (1, VERSION):
             raise ValueError(f"version {table['version']}")
         content.pop("budgets", None)  # made from the runs
-        content["trials"] = tuple(_trial(trial) for trial in content["trials"])
+        content["trials"] = tuple(
+            Trial(**{**trial, "values": tuple(trial["values"])}) for trial in content["trials"]
+        )
         content["stages"] = tuple(Stage(**stage_table) for stage_table in content["stages"])
         record = SearchRecord(**content)
         for stage in record.stages:
@@ -277,7 +279,3 @@ def record_of(table: Mapping[str, Any], source: str) -> SearchRecord:
         return record
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogError(f"{source}: no record of a search ({error}); restore it") from error
-
-
-def _trial(table: Mapping[str, Any]) -> Trial:
-    return Trial(**{**table, "values": tuple(table["values"])})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import threading
@@ -13,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.runfolder.checksums import sum_of
 from grpobench.analysis.statistics.agreement import krippendorff_alpha
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.reward.chat import ChatClient, JudgingError
@@ -47,7 +46,7 @@ class Judge:
         self.config, self.section, self.run = config, section, run
         self.file = VerdictFile(path)
         self.recorded = recorded_rows(Path(config.recorded).expanduser()) if config.recorded else {}
-        self.digest = digest_of(config.effective)[:16]
+        self.digest = sum_of(config.effective)[:16]
         self.client = ChatClient(
             config.url,
             "" if config.recorded else api_key(config, section),
@@ -69,7 +68,7 @@ class Judge:
         by = f"{self.run}/{stage}"
         bodies = [self.body(problem, response) for problem, response in answers]
         repeats = range(self.config.repeats)
-        keys = [[digest_of([body, repeat])[:KEY] for repeat in repeats] for body in bodies]
+        keys = [[sum_of([body, repeat])[:KEY] for repeat in repeats] for body in bodies]
         body_by_key = {key: body for body, of_body in zip(bodies, keys, strict=True) for key in of_body}
         rows = self._rows(body_by_key, by)
         unpaid = {key for key, row in rows.items() if row["by"] == by}
@@ -175,11 +174,6 @@ def api_key(config: JudgeConfig, section: str) -> str:
         lack = "holds no API key" if key else "is not set; set it to the API key"
         raise JudgingError(f"{section}.key_variable: the environment variable {config.key_variable} {lack}")
     return key
-
-
-def digest_of(content: Any) -> str:
-    """A hash of plain data."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def graded_text(task: Task, loaded: Loaded, rollout: Rollout) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpobench.tasks.task import Outcome
 from grpobench.tasks.workers.keeper import (
     MEMORY_BYTES,
     PROGRAM,
@@ -31,6 +32,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+OUTCOMES: Mapping[Ending, Outcome] = {
+    "done": "graded",
+    "raised": "crash",
+    "timeout": "timeout",
+    "crash": "crash",
+    "infra_error": "infra_error",
+}
+"""What a job's ending means for the answer that it grades."""
 CPU_SECONDS = 3.0
 WALL_PER_CPU = 3.0
 """A busy host must not change an outcome, so the wall limit is this many times the CPU limit."""
