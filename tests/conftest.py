@@ -55,6 +55,37 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.fixture
+def unread_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing read of the hub before is known, and its client's cache is the test's."""
+    import datasets
+
+    from grpobench.tasks.kinds import hub
+
+    hub._read.cache_clear()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    yield
+    hub._read.cache_clear()
+
+
+@pytest.fixture(params=["bubblewrap", "monty"])
+def tier(request: pytest.FixtureRequest) -> str:
+    """Every tier of the sandbox that may run programs of models."""
+    from grpobench.tasks.sandbox import choose
+
+    if trouble := choose.trouble(request.param):
+        pytest.skip(f"{request.param}: {trouble}")
+    return str(request.param)
+
+
+@pytest.fixture
+def stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite's algorithms and tasks are stand-ins."""
+    from helpers import stand_ins
+
+    stand_ins.register(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a random Llama over characters."""

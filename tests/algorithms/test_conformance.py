@@ -328,13 +328,7 @@ by_default = pytest.mark.parametrize(
 """Every algorithm with its default settings, and with all others in `make test-long`."""
 
 
-@pytest.fixture(autouse=True)
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """float64 throughout; what the harness casts with `.float()` stays float64 too."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 UNBOUNDED = {"bound", "clip_high", "dual_clip", "ratio_cap", "highest"} | {"dppo threshold"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,13 +37,7 @@ CLOSE = 1e-9
 LENGTHS = [[7, 4, 5, 1], [9, 5, 2], [6], [3, 8]]
 
 
-@pytest.fixture(autouse=True)
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """float64 in every operation of a GPT-2 and of the harness, so that only formulas can differ."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def batch(every_row: bool = True) -> Batch:

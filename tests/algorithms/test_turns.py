@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,7 @@ turn_lengths = st.lists(st.integers(1, 3), min_size=0, max_size=4)
 groups_of_turns = st.lists(st.lists(turn_lengths, min_size=1, max_size=3), min_size=1, max_size=2)
 
 
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 class Noise:

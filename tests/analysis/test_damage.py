@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.edits import half
 from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
@@ -66,11 +67,6 @@ def zeros(path: Path) -> None:
     """What a file system leaves of a block that was never written."""
     content = path.read_bytes()
     path.write_bytes(content[:40] + bytes(len(content) - 80) + content[-40:])
-
-
-def half(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
 
 
 def behind_equals(path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.edits import edit
 from helpers.findings import finding, question
 from helpers.synthetic import Synthetic
 
@@ -62,12 +63,6 @@ def root(tmp_path: Path) -> Path:
     experiment_folder = made.write(tmp_path)
     registered(experiment_folder)
     return experiment_folder
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    table = json.loads(path.read_text())
-    change(table)
-    path.write_text(json.dumps(table))
 
 
 def keep_record(root: Path) -> Path:

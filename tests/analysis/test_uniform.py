@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from helpers.edits import edit
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
@@ -41,12 +42,6 @@ def root(tmp_path: Path) -> Path:
 
 def alarms_of(root: Path) -> dict[str, list[str]]:
     return {alarm.title: list(alarm.lines) for alarm in find_alarms(load(root))}
-
-
-def edit(path: Path, change: Callable[[Any], None]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def retell(path: Path, old: str, new: str) -> None:

@@ -70,3 +70,9 @@ def profile(means: Mapping[str, Mapping[str, float]], probes: Sequence[Probe], s
     return build(
         rows_by_algorithm, {probe.name: probe for probe in probes}, {name: {"policy": RATE} for name in means}
     )
+
+
+def entries(text: list[str], name: str) -> list[str]:
+    """The cells of a row of a Markdown table."""
+    line = next(line for line in text if line.startswith(f"| {name} "))
+    return [cell.strip() for cell in line.strip("|").split("|")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
@@ -27,6 +28,14 @@ def sampler(architecture: str = "llama", temperature: float = 1.0, **settings: A
 
 def requests(samples: int = 3) -> list[Request]:
     return [Request(prompt, tuple(100 * i + j for j in range(samples))) for i, prompt in enumerate(PROMPTS)]
+
+
+def update(models: RoleModels) -> None:
+    """A step of the policy's optimizer along a drawn gradient."""
+    generator = torch.Generator().manual_seed(5)
+    for parameter in models.named_parameters("policy").values():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    models.step(("policy",), 1.0)
 
 
 def same(first: Rollout, second: Rollout) -> bool:

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from grpobench.runs import cli
+
 
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """`grpobench WORDS`, run in `folder`."""
@@ -14,3 +18,11 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True, check=False
     )
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[str]:
+    """What `grpobench WORDS` prints in this process; of an error what it complains."""
+    capsys.readouterr()
+    assert cli.main(words) == code
+    captured = capsys.readouterr()
+    return (captured.err if code else captured.out).splitlines()

@@ -148,6 +148,21 @@ ALGORITHMS = {cls.name: cls for cls in (Plain, Critic, Pairs, Mixing, Consistent
 TASKS = {cls.name: cls for cls in (Sums, Listed, Proofs, Absent)}
 
 
+class Nobody:
+    """A launcher that wants nothing."""
+
+    def report(self, progress: Any) -> None: ...
+
+    def stop(self) -> bool:
+        return False
+
+
+def register(patch: Any) -> None:
+    """Have them in the place of the suite's algorithms and tasks."""
+    patch.setattr("grpobench.algorithms.ALGORITHMS", ALGORITHMS)
+    patch.setattr("grpobench.tasks.TASKS", TASKS)
+
+
 BROKEN: list[str] = []
 """The run that broke this process's device for good."""
 

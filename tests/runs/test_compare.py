@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from helpers import stand_ins
+from helpers.shell import run_cli
 from helpers.warm import Warm
 
 from grpobench.analysis import resolution
@@ -223,8 +224,7 @@ name = "fine3"
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Runs take no time: fine1 ends 10 points above fine2, and fine3 is 5 points above or below in turn."""
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
     quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
     monkeypatch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
@@ -233,14 +233,6 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (tmp_path / "listed.txt").write_text("train 1+1= 2\nvalidation 1+2= 3\ntest 2+2= 4\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-
-
-def run_cli(capsys: Capture, *words: str, code: int = 0) -> list[str]:
-    """What `grpobench WORDS` prints; of an error what it complains."""
-    capsys.readouterr()
-    assert cli.main(words) == code
-    captured = capsys.readouterr()
-    return (captured.err if code else captured.out).splitlines()
 
 
 WORDS = ("compare", "fine1", "--task", "listed", "--recipe", "base.toml", "--workers", "1")

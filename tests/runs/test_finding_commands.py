@@ -6,12 +6,13 @@ import functools
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import stand_ins
+from helpers.edits import edit
 from helpers.warm import Warm
 
 from grpobench.analysis.findings.description import power_lines
@@ -69,8 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def stand_in(patch: pytest.MonkeyPatch, workspace: Path) -> None:
     """The suite has one finding, `mine`; its runs take no time and its reports are not drawn."""
-    patch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(patch)
     patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
     quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
     patch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
@@ -109,12 +109,6 @@ def run_cli(capsys: Capture, *words: str, code: int = 0) -> str:
 def judged(capsys: Capture) -> dict[str, Any]:
     row: dict[str, Any] = json.loads(run_cli(capsys, "finding", "judge", "mine", "--json"))
     return row
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def rule(workspace: Path, old: str, new: str) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_ins
+from helpers.shell import run_cli
 from helpers.warm import Warm
 
 from grpobench.analysis.findings.record import read_kept
 from grpobench.analysis.runfolder.interim import read_plan
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.runs import cli
 from grpobench.runs.experiment.experiment import run_experiment
 
 ARMS = """
@@ -47,8 +47,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
     quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
     monkeypatch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
@@ -59,13 +58,6 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (tmp_path / "mine.toml").write_text(FINDING)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-
-
-def run_cli(capsys: Capture, *words: str, code: int = 0) -> list[str]:
-    capsys.readouterr()
-    assert cli.main(words) == code
-    captured = capsys.readouterr()
-    return (captured.err if code else captured.out).splitlines()
 
 
 def times(folder: Path) -> dict[Path, int]:

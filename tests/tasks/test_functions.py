@@ -96,13 +96,6 @@ def step(name: str, constant: Any = None) -> Step:
     return Step(STEPS[name].operation, constant)
 
 
-@pytest.fixture(params=["bubblewrap", "monty"])
-def tier(request: pytest.FixtureRequest) -> Tier:
-    if trouble := choose.trouble(request.param):
-        pytest.skip(f"{request.param}: {trouble}")
-    return request.param
-
-
 # Operations
 
 

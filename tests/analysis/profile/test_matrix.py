@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.profiles import RATE, probe, profile, rows
+from helpers.profiles import RATE, entries, probe, profile, rows
 from scipy import stats
 
 from grpobench.analysis.profile.curves import RatePoint
@@ -22,11 +22,6 @@ MEANS = {
 @pytest.fixture(scope="module")
 def made() -> Profile:
     return profile(MEANS, PROBES)
-
-
-def entries(text: list[str], name: str) -> list[str]:
-    line = next(line for line in text if line.startswith(f"| {name} "))
-    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_a_column_is_higher_where_the_row_is_lower(made: Profile) -> None:

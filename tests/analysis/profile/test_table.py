@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.profiles import RATE, probe, profile, rows
+from helpers.profiles import RATE, entries, probe, profile, rows
 
 from grpobench.analysis.profile.scores import build
 from grpobench.analysis.profile.table import lines, rate_text
@@ -14,11 +14,6 @@ MEANS = {
     "even": {"learn": 0.8, "flips": 0.8},
     "weak": {"learn": 0.1, "flips": 0.1},
 }
-
-
-def entries(text: list[str], name: str) -> list[str]:
-    line = next(line for line in text if line.startswith(f"| {name} "))
-    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_an_algorithm_that_does_not_learn_has_a_dash_and_a_footnote() -> None:

@@ -84,8 +84,7 @@ def test_file_named_by_recipe_may_not_begin_runs_during_its_import(tmp_path: Pat
 @pytest.fixture
 def stands(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     """Runs of stand-ins that count steps."""
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setattr(
         experiments, "run_experiment", functools.partial(run_experiment, execute="helpers.stand_ins.execute")
     )

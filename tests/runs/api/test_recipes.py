@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import stand_ins
 
 import grpobench
 from grpobench.runs.settings.recipe import read_recipe, read_text, recipes
@@ -20,12 +19,6 @@ TABLE: dict[str, Any] = {
     "train": {"steps": 5},
     "arm": [{"algorithm": "plain"}, {"algorithm": "critic", "name": "second"}],
 }
-
-
-@pytest.fixture
-def stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
 
 
 def test_a_dict_a_name_and_a_path_are_the_same_recipe(tmp_path: Path) -> None:

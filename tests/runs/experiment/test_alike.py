@@ -239,8 +239,7 @@ def test_what_returns_something_wrong_is_known_by_the_line_in_its_message(
 def test_held_runs_are_begun_by_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     arm = '[[arm]]\nalgorithm = "plain"\n'
     arms = f'{arm}name = "fine"\n{arm}settings.label = "raise"\n'
     path = tmp_path / "m.toml"

@@ -56,8 +56,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
 def test_an_experiment_in_a_notebook_leaves_its_table(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     console = Console(force_jupyter=True, file=io.StringIO())
     parsed_recipe = recipe(tmp_path, "fine", "raise")
     outcome = run_experiment(parsed_recipe, tmp_path, execute="helpers.stand_ins.execute", console=console)
@@ -71,8 +70,7 @@ def test_an_experiment_in_a_notebook_leaves_its_table(
 
 
 def stand_in_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, *arms: str) -> list[ExperimentRun]:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     return [ExperimentRun(config, folder / config.arm) for config in recipe(folder, *arms).runs()]
 
 

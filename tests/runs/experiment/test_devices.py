@@ -145,8 +145,7 @@ def test_machine_without_a_driver_is_not_asked(gpus: Any, monkeypatch: pytest.Mo
 def test_worker_processes_get_their_gpus_and_a_fresh_one_that_of_the_dead(
     gpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setattr("grpobench.runs.experiment.launcher.PAUSES", (0.0,) * 3)
     gpus(2)
     parsed_recipe = recipe(tmp_path, "kill", "see1", "see2", "see3", "see4")

@@ -29,8 +29,7 @@ from grpobench.runs.train.progress import Progress
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An experiment folder that this process owns."""
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setattr(remote, "LOOK", 0.0)
     folder = tmp_path / "m"
     folder.mkdir()

@@ -39,8 +39,7 @@ from grpobench.runs.train.progress import Progress
 
 @pytest.fixture(autouse=True)
 def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setattr("grpobench.runs.experiment.launcher.PAUSES", (0.0,) * 3)
 
 

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import stand_ins
 from helpers.experiments import HEAD, recipe
 from rich.console import Console
 
@@ -25,10 +24,7 @@ SEEDS = "seeds = [0, 1, 2, 3, 4, 5, 6]\n"
 STAND_IN = {"execute": "helpers.stand_ins.graded"}
 
 
-@pytest.fixture(autouse=True)
-def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+pytestmark = pytest.mark.usefixtures("stands", "warm")
 
 
 def launch(parsed_recipe: Recipe, out: Path, most: int, step: int) -> ExperimentResult:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import stand_ins
+from helpers.edits import half
 
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.load import load
@@ -35,19 +36,7 @@ settings.clip = 0.3
 """
 
 
-class Nobody:
-    """A launcher that wants nothing."""
-
-    def report(self, progress: Any) -> None: ...
-
-    def stop(self) -> bool:
-        return False
-
-
-@pytest.fixture(autouse=True)
-def registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+pytestmark = pytest.mark.usefixtures("stands")
 
 
 def made(recipe_folder: Path, text: str = TEXT, sets: Sequence[str] = (), leave: Sequence[str] = ()) -> Path:
@@ -61,7 +50,11 @@ def made(recipe_folder: Path, text: str = TEXT, sets: Sequence[str] = (), leave:
     for config in parsed_recipe.runs():
         if config.folder not in leave:
             ended = run(
-                RunJob(config, folder / config.folder, False), stand_ins.execute, Nobody(), 1, lambda _: None
+                RunJob(config, folder / config.folder, False),
+                stand_ins.execute,
+                stand_ins.Nobody(),
+                1,
+                lambda _: None,
             )
             assert ended.fate == "finished", ended
     return folder
@@ -78,11 +71,6 @@ def sum_anew(run: Path) -> None:
     (run / checksums.SUMS_FILE).write_bytes(
         files.sums_of(run, [run / name for name in checksums.read_sums(run)])
     )
-
-
-def half(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
 
 
 def change(before: bytes, after: bytes) -> Callable[[Path], Any]:
@@ -193,8 +181,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-        patched.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+        stand_ins.register(patched)
         return made(tmp_path_factory.mktemp("part") / "x", sets=["arms=plain"])
 
 

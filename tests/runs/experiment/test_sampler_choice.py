@@ -27,8 +27,7 @@ AUTO = '[sampler]\nkind = "auto"\n'
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     """A machine with a GPU and vLLM, where stand-ins for algorithms and tasks are registered."""
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setattr(SamplerConfig, "missing", lambda self: "")
     monkeypatch.setattr(sampler_choice, "has_gpu", lambda *_: True)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import stand_ins
 from rich.console import Console
 
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
@@ -52,10 +51,7 @@ Rate = Callable[[RunConfig], float | None]
 """The outcome of a run by its settings; None: it diverges."""
 
 
-@pytest.fixture(autouse=True)
-def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+pytestmark = pytest.mark.usefixtures("stands", "warm")
 
 
 def recipe_in(folder: Path, text: str = RECIPE, *sets: str) -> Recipe:

@@ -26,20 +26,10 @@ from grpobench.runs.train.progress import SAVING, Preempted, Progress
 from grpobench.runs.train.stopping import Stopping
 
 
-class Nobody:
-    """A launcher that wants nothing."""
-
-    def report(self, progress: Any) -> None: ...
-
-    def stop(self) -> bool:
-        return False
-
-
 def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     monkeypatch.setenv(lock.SECONDS, "0.2")
     (config,) = recipe(tmp_path, "fine").runs()
     run_folder = tmp_path / "run"
@@ -54,7 +44,7 @@ def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
         folder.log({"step": 2})
 
     before: dict[str, bytes] = {}
-    ended = run(RunJob(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
+    ended = run(RunJob(config, run_folder, False), execute, stand_ins.Nobody(), 1, lambda _: None)
     assert ended.fate == "refused" and "has taken it over" in ended.why
     assert before["metrics.jsonl"] == b'{"step": 1}\n'
     assert {path.name: path.read_bytes() for path in run_folder.iterdir() if path.is_file()} == before
@@ -63,8 +53,7 @@ def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
 def test_a_log_that_is_not_a_file_refuses_the_run_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    stand_ins.register(monkeypatch)
     (config,) = recipe(tmp_path, "fine").runs()
     run_folder = tmp_path / "run"
 
@@ -72,7 +61,7 @@ def test_a_log_that_is_not_a_file_refuses_the_run_and_is_named(
         os.mkfifo(run_folder / "metrics.jsonl")
         folder.log({"step": 1})
 
-    ended = run(RunJob(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
+    ended = run(RunJob(config, run_folder, False), execute, stand_ins.Nobody(), 1, lambda _: None)
     assert ended.fate == "refused" and "metrics.jsonl: not a regular file" in ended.why
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.edits import edit
 
 from grpobench.runs import cli
 from grpobench.runs.models import loading, model_files, sizes, templates, trust
@@ -32,12 +31,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    table = json.loads(path.read_text())
-    change(table)
-    path.write_text(json.dumps(table))
-
-
 # Code
 
 
@@ -56,7 +49,7 @@ class OwnModel({kind}):
     config_class = OwnConfig
 """)
     auto_map = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    rewrite(folder / "config.json", lambda c: c.update(model_type=f"own-{base.lower()}", auto_map=auto_map))
+    edit(folder / "config.json", lambda c: c.update(model_type=f"own-{base.lower()}", auto_map=auto_map))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setenv(trust.VARIABLE, "")  # and what the test sets goes with it
     return folder
@@ -133,7 +126,7 @@ def test_code_of_a_reward_model_does_not_run(
 def test_sizes_that_the_weights_do_not_have_are_refused(
     folder: Path, change: dict[str, Any], reason: str
 ) -> None:
-    rewrite(folder / "config.json", lambda config: config.update(change))
+    edit(folder / "config.json", lambda config: config.update(change))
     with pytest.raises(ModelError, match=reason):
         loading.load(str(folder))
     if "describes" not in reason:
@@ -193,7 +186,7 @@ SPOILT = {
 @pytest.mark.usefixtures("hurried")
 def test_template_that_cannot_be_used_is_refused_before_anything_runs(folder: Path, name: str) -> None:
     template, reason = SPOILT[name]
-    rewrite(folder / "tokenizer_config.json", lambda config: config.update(chat_template=template))
+    edit(folder / "tokenizer_config.json", lambda config: config.update(chat_template=template))
     with pytest.raises(ModelError, match=reason):
         loading.load(str(folder))
     with pytest.raises(ModelError, match=reason):
@@ -203,7 +196,7 @@ def test_template_that_cannot_be_used_is_refused_before_anything_runs(folder: Pa
 @pytest.mark.usefixtures("hurried")
 def test_template_that_ends_for_some_prompts_only_is_stopped_at_the_others(folder: Path) -> None:
     template = "{% if 'open' in messages[0].content %}" + ENDLESS + "{% endif %}" + PLAIN
-    rewrite(folder / "tokenizer_config.json", lambda config: config.update(chat_template=template))
+    edit(folder / "tokenizer_config.json", lambda config: config.update(chat_template=template))
     loaded = loading.load(str(folder))
     assert loaded.decode(loaded.encode("1+2=")) == "1+2="
     with pytest.raises(DataError, match="does not end"):
@@ -244,9 +237,9 @@ def test_reward_model_with_an_endless_template_is_refused(folder: Path, hurried:
     config = AutoConfig.from_pretrained(folder, num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     scorer.read(str(folder), "float32")
-    rewrite(folder / "tokenizer_config.json", lambda config: config.update(chat_template=ENDLESS))
+    edit(folder / "tokenizer_config.json", lambda config: config.update(chat_template=ENDLESS))
     with pytest.raises(ModelError, match="does not end"):
         scorer.read(str(folder), "float32")
-    rewrite(folder / "config.json", lambda config: config.update(num_hidden_layers=900))
+    edit(folder / "config.json", lambda config: config.update(num_hidden_layers=900))
     with pytest.raises(ModelError, match="describes a model of"):
         scorer.read(str(folder), "float32")

@@ -20,6 +20,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from helpers import folders
+from helpers.edits import half
 from helpers.whole_runs import rows
 
 import grpobench
@@ -297,11 +298,6 @@ def test_weights_that_the_recipe_does_not_want_may_be_deleted(tmp_path: Path) ->
     (path / "metrics.jsonl").unlink()
     with pytest.raises(FolderError, match=r"metrics\.jsonl: is missing"):
         survey([ExperimentRun(lean, path)], allow_change=False)
-
-
-def half(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
 
 
 UNTOLD: dict[str, tuple[str, Callable[[Path], Any], str]] = {

@@ -44,8 +44,7 @@ settings = {clip = 0.3}
 @pytest.fixture(autouse=True, scope="module")
 def registries() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-        patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+        stand_ins.register(patch)
         yield
 
 

@@ -12,7 +12,7 @@ import torch
 from helpers.toys import backward, distance, models_for, rollouts, trainer_for
 from helpers.whole_runs import configure, run, run_until_killed, same
 
-from grpobench.algorithms.algorithm import Loss
+from grpobench.algorithms.algorithm import Algorithm, Loss
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.handover import verl
@@ -31,8 +31,8 @@ from grpobench.runs.train.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
-class FaintGRPO(GRPO):
-    """GRPO whose gradient is as small as that of a long completion in a large batch."""
+class Faint(Algorithm[Any]):
+    """Its gradient is as small as that of a long completion in a large batch."""
 
     factor: float = 1e-5
 
@@ -42,14 +42,12 @@ class FaintGRPO(GRPO):
 
 
 @dataclasses.dataclass(frozen=True)
-class FaintPPO(PPO):
+class FaintGRPO(Faint, GRPO): ...
+
+
+@dataclasses.dataclass(frozen=True)
+class FaintPPO(Faint, PPO):
     """The same of two roles."""
-
-    factor: float = 1e-5
-
-    def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
-        loss = super().loss(batch, signal, now)
-        return dataclasses.replace(loss, terms=loss.terms * self.factor)
 
 
 @pytest.mark.parametrize("faint", [FaintGRPO(), FaintPPO()], ids=["grpo", "ppo"])

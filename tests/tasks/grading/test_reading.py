@@ -21,13 +21,6 @@ KEPT = readings.load()
 NAMED = {(completion.kind, completion.what): completion for completion in KEPT}
 
 
-@pytest.fixture(params=["bubblewrap", "monty"])
-def tier(request: pytest.FixtureRequest) -> Tier:
-    if trouble := choose.trouble(request.param):
-        pytest.skip(f"{request.param}: {trouble}")
-    return request.param
-
-
 # The table
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pandas as pd
 import pytest
 
@@ -17,7 +16,6 @@ from grpobench.runs.settings.recipe import read_text
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.messages import as_messages
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.kinds import hub
 from grpobench.tasks.kinds.hub import HubMath
 from grpobench.tasks.kinds.jsonl import FROM_DATA, JSONLTask
 from grpobench.tasks.task import Problem, Split, Task
@@ -209,16 +207,7 @@ def test_fingerprints_of_texts_are_those_of_earlier_versions_and_messages_change
     )
 
 
-@pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing read before is known, and the client's cache is the test's."""
-    hub._read.cache_clear()
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    yield
-    hub._read.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("unread_hub")
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_data_set_of_the_hub_may_have_messages(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

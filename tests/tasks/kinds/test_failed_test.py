@@ -32,13 +32,6 @@ def problem(test: str = TESTS) -> Problem:
     return Problem("p", "", truth)
 
 
-@pytest.fixture(params=["bubblewrap", "monty"])
-def tier(request: pytest.FixtureRequest) -> Tier:
-    if trouble := choose.trouble(request.param):
-        pytest.skip(f"{request.param}: {trouble}")
-    return request.param
-
-
 def graded(tier: Tier, body: str, seconds: float = 0.5) -> Verdict:
     task = HumanEval(tier=tier, seconds=seconds)
     (verdict,) = task.verify(problem(), [f"```python\ndef f(n):\n    {body}\n```"])

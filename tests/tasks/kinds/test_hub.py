@@ -8,7 +8,7 @@ taken by name or refused with what there is; without a hub the message has every
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from grpobench.runs.settings.recipe import Recipe, read_text
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.kinds import hub
 from grpobench.tasks.kinds.hub import HubExact, HubMath, name_of
 
+pytestmark = pytest.mark.usefixtures("unread_hub")
 TRAIN = [
     {"question": f"What is {a}+{b}?", "answer": f"{a} and {b} make {a + b}.\n#### {a + b}"}
     for a in range(1, 13)
@@ -36,15 +36,6 @@ configs:
   default: true
   data_files:
 """
-
-
-@pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing read before is known, and the client's cache is the test's."""
-    hub._read.cache_clear()
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    yield
-    hub._read.cache_clear()
 
 
 def copied(folder: Path, splits: Mapping[str, Sequence[Any]]) -> Path:

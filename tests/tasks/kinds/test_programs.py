@@ -154,13 +154,6 @@ def problem(**more: Any) -> Problem:
     return Problem("p", "", {**TRUTH, "calls": ["add(1, 2)"], "conditions": ["_0 == 3"], **more})
 
 
-@pytest.fixture(params=["bubblewrap", "monty"])
-def tier(request: pytest.FixtureRequest) -> Tier:
-    if trouble := choose.trouble(request.param):
-        pytest.skip(f"{request.param}: {trouble}")
-    return request.param
-
-
 @pytest.mark.parametrize("wrong", [False, True])
 def test_program_is_found_in_an_answer(wrong: bool, tier: Tier) -> None:
     texts = WRONG if wrong else RIGHT

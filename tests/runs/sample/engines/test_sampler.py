@@ -21,14 +21,13 @@ import torch
 from helpers import stand_ins
 from helpers.logs import is_metric
 from helpers.toys import Copy, tiny
-from helpers.whole_runs import after
+from helpers.whole_runs import after, run
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.quantization import linear_weights, quantize
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines import gate
 from grpobench.runs.sample.engines import sampler as vllm_sampler
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch, halved, stretched
@@ -49,7 +48,6 @@ from grpobench.runs.settings.config import (
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.settings.truncation import Truncation
 from grpobench.runs.train import trainer
-from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
@@ -461,12 +459,6 @@ def configure(url: str = "", **sections: Any) -> RunConfig:
         "checkpoint": CheckpointConfig(every=1),
     }
     return RunConfig(algorithm=GRPO(), **{**settings, **sections})
-
-
-def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
-    with RunFolder.open(path, config) as folder:
-        execute(config, folder, lambda progress: None, stop)
-    return [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.fake_vllm import FakeLLM, install
+from helpers.sampling import update
 from helpers.toys import tiny
 
 from grpobench.algorithms.grpo import GRPO
@@ -59,13 +60,6 @@ def follower(
     install(patch, llm)
     engine = VLLM("", dtype="float32", rows=64, cache_gb=1.0, room=room_for(models))
     return EngineSampler(engine, models, end=END, pad=0, context=128, prompt=PROMPT), llm
-
-
-def update(models: RoleModels) -> None:
-    generator = torch.Generator().manual_seed(5)
-    for parameter in models.named_parameters("policy").values():
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
-    models.step(("policy",), 1.0)
 
 
 def configure(adapter: Adapter | None = None, **sampler: Any) -> RunConfig:

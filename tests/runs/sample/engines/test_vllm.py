@@ -10,7 +10,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.logs import is_metric
-from helpers.whole_runs import after
+from helpers.sampling import update
+from helpers.whole_runs import after, run
 from scipy import stats
 
 from grpobench.algorithms.grpo import GRPO
@@ -28,7 +29,6 @@ from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.draws import truncate
 from grpobench.runs.sample.engines import vllm as engines
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch
@@ -292,13 +292,6 @@ def follower(
     )
 
 
-def update(models: RoleModels) -> None:
-    generator = torch.Generator().manual_seed(5)
-    for parameter in models.named_parameters("policy").values():
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
-    models.step(("policy",), 1.0)
-
-
 def test_gap_is_nought_after_every_sync_and_on_fresh_samples(nano: Loaded) -> None:
     source = follower(nano, vllm(nano.model.name_or_path))
     for step in range(5):
@@ -439,12 +432,6 @@ def configure(**sections: Any) -> RunConfig:
         "checkpoint": CheckpointConfig(every=1),
     }
     return RunConfig(algorithm=GRPO(), **{**settings, **sections})
-
-
-def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
-    with RunFolder.open(path, config) as folder:
-        execute(config, folder, lambda progress: None, stop)
-    return [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_run_finishes_and_logs_gap_and_correction_at_every_step(tmp_path: Path) -> None:
