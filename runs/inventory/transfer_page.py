@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from jinja2 import Environment
 
 from grpobench.analysis.tools.text import NONE, two
+from grpobench.runs.inventory.claims_table import UNDECIDED
 from grpobench.runs.settings.findings import Kind
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def transfer_pages(
         columns=[title for title, _ in counted],
         measures=list(zip(MEASURES, *(column for _, column in counted), strict=True)),
         behavior=behavior,
-        agreeing=sum(row["nano"] == row["small"] for row in behavior),
+        agreeing=sum(map(agrees, behavior)),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
         alone=findings_by_reason(uncompared),
         tests=sorted((entry for entry in uncompared if entry.test), key=lambda entry: not entry.is_reversed),
@@ -84,7 +85,7 @@ def transfer_pages(
 
 MEASURES = (
     "findings at both scales",
-    "with the same conclusion",
+    "decided at both scales, with the same conclusion",
     "tests at both scales",
     "tests whose intervals leave 0 out at both scales",
     "of these with the same sign",
@@ -119,12 +120,17 @@ def agreement_by_kind(
     ]
 
 
+def agrees(finding: Mapping[str, str]) -> bool:
+    """Whether both scales come to one conclusion; that neither decides is none."""
+    return finding["nano"] == finding["small"] not in UNDECIDED
+
+
 def measures(findings: Sequence[Mapping[str, str]], counts: Agreement) -> list[str]:
     """A column of the table of agreement, in the order of `MEASURES`."""
     clear_findings = f"{counts.clear_findings} finding{'s' * (counts.clear_findings != 1)}"
     return [
         str(len(findings)),
-        str(sum(row["nano"] == row["small"] for row in findings)),
+        str(sum(map(agrees, findings))),
         str(counts.pairs),
         str(counts.clear),
         f"{counts.same} of {counts.clear}, in {clear_findings}" if counts.clear else NONE,

@@ -251,7 +251,10 @@ def test_the_terminal_says_the_same_as_the_page(capsys: Capture) -> None:
     text = " ".join(capsys.readouterr().out.split())
     page = " ".join(page_of_checkout("gspo").split())
     row = standing().of(ALGORITHMS["gspo"])["here"]["findings"][0]
-    assert f"claim {ALGORITHMS['gspo'].claim} here long-run-collapse (nano): {row['conclusion']}" in text
+    assert (
+        f"claim {ALGORITHMS['gspo'].claim} here {row['finding']} ({row['scale']}): {row['conclusion']}"
+        in text
+    )
     for part in (claims.effect_sentence(row), *standing().scores("gspo")["marks"]["good"]):
         assert part in text and part in page
 

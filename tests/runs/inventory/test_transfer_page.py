@@ -89,10 +89,18 @@ def test_each_kind_of_finding_is_counted_apart() -> None:
     made = transfer_page.transfer_pages(templating.templates(), nano, small, [], {}, {"c": "cost"})
     page = made[transfer_page.PAGE]
     assert "| measure | all | behavior | cost |" in page
-    assert "| with the same conclusion | 1 | 0 | 1 |" in page
+    assert "| decided at both scales, with the same conclusion | 1 | 0 | 1 |" in page
     assert "same sign | 1 of 2, in 2 findings | 0 of 1, in 1 finding | 1 of 1, in 1 finding |" in page
     assert "median (range) | 2.00 (2.00 to 2.00) | – | 2.00 (2.00 to 2.00) |" in page
     assert "1 of the 2 findings above are about behavior" in " ".join(page.split())
+
+
+def test_two_undecided_conclusions_are_no_agreement() -> None:
+    decided = {"nano": "supported", "small": "supported"}
+    assert transfer_page.agrees(decided) and not transfer_page.agrees(decided | {"small": "contradicted"})
+    assert not any(
+        transfer_page.agrees({"nano": same, "small": same}) for same in ("unresolved", "insensitive")
+    )
 
 
 def test_a_clear_difference_of_sign_comes_first() -> None:
