@@ -39,9 +39,9 @@ class BestRatePair:
     second: str
     seeds: tuple[int, ...]
     differences: Mapping[int, float]
-    """Seed → cross-fitted difference; empty for fewer than two seeds. Where halves of the seeds choose so
-    badly that the mean lies outside of `low` to `high`, as beside rates at which some runs fail, all are
-    shifted so that their mean is the difference of the two best means, which is always inside."""
+    """Seed → cross-fitted difference; empty for fewer than two seeds. If their mean is outside of `low` to
+    `high`, because halves of the seeds choose rates at which other seeds fail, all are shifted so that it is
+    the difference of the two best means, which is always inside."""
     effect: float
     """Their mean."""
     low: float

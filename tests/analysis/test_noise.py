@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ ACCURACY = {
 
 
 def numbers_of(folder: Path, **changes: object) -> Numbers:
+    settings: dict[str, Any] = {"accuracy": lambda arm, task, seed: ACCURACY[arm][seed], **changes}
     made = Synthetic(
         arms=tuple(ACCURACY),
         tasks=("sums",),
@@ -30,8 +32,7 @@ def numbers_of(folder: Path, **changes: object) -> Numbers:
         steps=20,
         every=10,
         gain=dict.fromkeys(ACCURACY, 0.3),
-        accuracy=lambda arm, task, seed: ACCURACY[arm][seed],
-        **changes,  # type: ignore[arg-type]
+        **settings,
     )
     return Numbers(load(made.write(folder)))
 
@@ -106,16 +107,7 @@ def test_equal_arms_count_in_the_mean_and_no_gain_needs_endless_seeds(tmp_path: 
 
 def test_an_outcome_that_is_quiet_for_want_of_room_gets_no_number_of_seeds(tmp_path: Path) -> None:
     """All arms end within a point of 99 %: few seeds would find a difference that cannot be there."""
-    made = Synthetic(
-        arms=tuple(ACCURACY),
-        tasks=("sums",),
-        seeds=range(6),
-        steps=20,
-        every=10,
-        gain=dict.fromkeys(ACCURACY, 0.3),
-        accuracy=lambda arm, task, seed: 0.98 + ACCURACY[arm][seed] / 50,
-    )
-    numbers = Numbers(load(made.write(tmp_path)))
+    numbers = numbers_of(tmp_path, accuracy=lambda arm, task, seed: 0.98 + ACCURACY[arm][seed] / 50)
     frame = outcome_noise(numbers.experiment, numbers.runs).set_index("outcome")
     assert frame.loc["final accuracy, greedy", "saturated"]
     assert not frame.loc["verdicts on rollouts, mean over training", "saturated"]
