@@ -204,10 +204,7 @@ def model_rows() -> list[Row]:
         if name in mine:
             source, summary = "model folder", str(model_files.model_folder())
         elif name.startswith("random:"):
-            source, summary = (
-                model_files.RANDOM,
-                "Qwen2.5's sizes, weights drawn at random: for speed and memory",
-            )
+            source, summary = model_files.RANDOM, "weights drawn at random, for memory, speed and warm starts"
         elif name in model_packages.PACKAGED:
             weights = model_packages.PACKAGED[name]
             source, summary = f"package {weights.file.requirement}", f"{weights.label} ({weights.license})"
