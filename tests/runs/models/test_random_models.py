@@ -33,9 +33,7 @@ def test_sizes_are_those_of_qwen2_5(
     assert shape.llama_like and shape.context == 32_768 == load_outline(f"random:{size}").context
 
 
-@pytest.mark.parametrize(
-    ("size", "parameters"), [("0.1m", 113_152), ("1m", 1_015_360), ("10m", 9_626_880)]
-)
+@pytest.mark.parametrize(("size", "parameters"), [("0.1m", 113_152), ("1m", 1_015_360), ("10m", 9_626_880)])
 def test_sizes_for_a_warm_start_are_those_of_the_page_on_data(size: str, parameters: int) -> None:
     model = load(f"random:{size}").model
     assert sum(weights.numel() for weights in model.parameters()) == parameters
@@ -79,5 +77,5 @@ def test_a_step_and_prompts_of_a_fixed_length_work_with_them() -> None:
 
 
 def test_a_size_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    known = "random:0.1m, random:0.5b, random:1.5b, random:10m, random:1m, random:7b, random:tiny"
-    assert known in missing("random:3b")
+    sizes = "random:0.1m, random:0.5b, random:1.5b, random:10m, random:1m, random:7b, random:tiny"
+    assert sizes in missing("random:3b")
