@@ -22,6 +22,8 @@ PAGE = "transfer.md"
 FIGURE = "figures/transfer.svg"
 DIFFER = "**differ**"
 PROBES_FIGURE = "figures/transfer-probes.svg"
+BY_SIZE = "-by-size"
+"""How the names of findings end that have the same contrast at four sizes of the model, and its slope."""
 
 
 def transfer_pages(
@@ -66,6 +68,7 @@ def transfer_pages(
         behavior=behavior,
         agreeing=sum(map(agrees, behavior)),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
+        sizes=[size_row(result) for result in small if result.finding.name.endswith(BY_SIZE)],
         alone=findings_by_reason(uncompared),
         tests=sorted((entry for entry in uncompared if entry.test), key=lambda entry: not entry.is_reversed),
         figure=FIGURE,
@@ -156,6 +159,17 @@ def effect_row(pair: ScalePair) -> dict[str, Any]:
         "nano": cell(pair.first),
         "small": cell(pair.second),
         "signs": DIFFER if pair.is_reversed else "same" if pair.clear else NONE,
+    }
+
+
+def size_row(result: Result) -> dict[str, Any]:
+    """The effect at each size, smallest first, and its slope: the one test that decides."""
+    (slope,) = [judged for judged in result.tests if not judged.test.also]
+    return {
+        "finding": result.finding.name,
+        "verdict": result.label,
+        "effects": [cell(judged) for judged in result.tests if judged.test.also],
+        "slope": cell(slope),
     }
 
 

@@ -127,3 +127,17 @@ def test_the_kept_tables_are_all_on_the_page() -> None:
     for table in (docs / "results" / "findings").glob("*.json"):
         assert table.stem.rpartition("-")[0] in words
     assert "+0.211 bias score (+0.200 to +0.222) at nano scale, −0.038 bias score" in page
+
+
+def test_effects_by_size_stand_beside_their_slope() -> None:
+    """Sizes in the order of the rule, then the test that decides, and no column of a finding at two scales."""
+    sizes = [question(f"at {size}", also=True) for size in ("0.1m", "1m", "10m", "135m")]
+    samples = {test.name: [0.01 * step, 0.01 * step + 0.002] * 4 for step, test in enumerate(sizes, 1)}
+    tests = (question("slope", expect="same"), *sizes)
+    small = several({"slope": [-0.001, 0.001] * 4, **samples}, *tests)
+    small = dataclasses.replace(small, finding=dataclasses.replace(small.finding, name="f-by-size"))
+    nano = several({"x": [0.05, 0.06] * 4}, question("x"))
+    made = transfer_page.transfer_pages(templating.templates(), [nano], [nano, small], [])
+    (row,) = [line for line in made[transfer_page.PAGE].splitlines() if "[f-by-size]" in line]
+    cells = [cell.partition(" (")[0].strip() for cell in row.split("|")[2:-1]]
+    assert cells == ["+0.011", "+0.021", "+0.031", "+0.041", "+0.000", "8", "supported"]
