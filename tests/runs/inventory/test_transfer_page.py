@@ -130,7 +130,7 @@ def test_the_kept_tables_are_all_on_the_page() -> None:
 
 
 def test_effects_by_size_stand_beside_their_slope() -> None:
-    """Sizes in the order of the rule, then the test that decides, and no column of a finding at two scales."""
+    """Sizes in the order of the rule, then the test that decides; findings at two scales have no row."""
     sizes = [question(f"at {size}", also=True) for size in ("0.1m", "1m", "10m", "135m")]
     samples = {test.name: [0.01 * step, 0.01 * step + 0.002] * 4 for step, test in enumerate(sizes, 1)}
     tests = (question("slope", expect="same"), *sizes)
