@@ -99,6 +99,16 @@ class PlannedTest:
             power.seeds_for_equivalence(margin, self.tests, ALPHA, least),
         )
 
+    @property
+    def to_decide_words(self) -> str:
+        """`seeds_to_decide` in words; empty without a standard deviation."""
+        seeds = self.seeds_to_decide
+        if math.isnan(seeds):
+            return ""
+        if not math.isfinite(seeds):
+            return f"more than {power.MOST_SEEDS:,} seeds"
+        return f"about {seeds:.0f} seeds" if seeds > self.seeds else f"more than {self.seeds} seeds"
+
 
 def planned_of(judged: Judged) -> PlannedTest:
     """The test with the standard deviation that its runs show; NaN for deals and at best rates."""

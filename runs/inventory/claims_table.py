@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpobench.analysis.findings.planned import PlannedTest, planned_of
-from grpobench.analysis.statistics.power import MOST_SEEDS
 from grpobench.analysis.statistics.verdicts import spread_of
 from grpobench.runs.inventory.findings.judging import judging_rule
 from grpobench.runs.inventory.findings.powers import planned_tests
@@ -124,10 +123,8 @@ def what_would_decide(result: Result, planned: Sequence[PlannedTest]) -> str:
     few = [by_name[test.test.name] for test in undecided if test.verdict == "unresolved" and not test.at_edge]
     if any(test.needs_bases for test in few):
         needs.append("more bases")
-    elif seeds := max((test.seeds_to_decide for test in few if not math.isnan(test.sd)), default=0):
-        most = max(test.seeds for test in few)
-        count = f"about {seeds:.0f} seeds" if math.isfinite(seeds) else f"more than {MOST_SEEDS} seeds"
-        needs.append(count if seeds > most else f"more than {most:.0f} seeds")
+    elif known := [test for test in few if not math.isnan(test.sd)]:
+        needs.append(max(known, key=lambda test: test.seeds_to_decide).to_decide_words)
     return " and ".join(needs)
 
 

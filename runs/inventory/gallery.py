@@ -210,7 +210,10 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
             "parts": description.parts_words(test),
         }
     for test, judged in zip(result_row["tests"], entry.result.tests, strict=True):
-        test["power"] = planned_of(judged).power
+        planned = planned_of(judged)
+        test["power"] = planned.power
+        is_open = judged.verdict == "unresolved" and not judged.test.deals and not planned.needs_bases
+        test["to_decide"] = planned.to_decide_words if is_open else ""
     for check in result_row["checks"]:
         check["words"] = description.check_words(check)
     primary, states = result_row["tests"][0], list(entry.record.states.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from scipy import stats
 from grpobench.analysis.findings.description import power_lines, power_words, reason_words
 from grpobench.analysis.findings.errors import error_words
 from grpobench.analysis.findings.planned import PlannedTest, deciding_tests, planned_of, spreads
+from grpobench.analysis.statistics import power
+from grpobench.analysis.statistics.verdicts import ALPHA
 
 
 def test_power_is_the_share_of_simulated_experiments_that_find_what_matters() -> None:
@@ -86,6 +89,25 @@ def test_an_unresolved_test_says_how_likely_it_was_to_find_what_matters_not_what
             f"80% takes about {planned.seeds_needed:.0f} seeds"
         )
     )
+
+
+def test_seeds_that_decide_find_what_matters_and_show_equal_arms_to_be_so() -> None:
+    """With the seeds that the words name both powers are 80 % or more, and with one less one is below."""
+    planned = PlannedTest(question(matters=0.05), 12, 6, 0.08)
+    seeds = int(planned.seeds_to_decide)
+    assert planned.to_decide_words == f"about {seeds} seeds" and seeds > 12
+
+    def powers(seeds: int) -> tuple[float, float]:
+        margin = planned.test.margin / planned.sd
+        return power.power(seeds, 6, margin, ALPHA, "max-t"), power.power_of_equivalence(
+            seeds, 6, margin, ALPHA
+        )
+
+    # Powers are simulated for few seeds and computed from t above: the last may differ by one in a hundred.
+    assert min(powers(seeds)) >= power.POWER - 0.01 and min(powers(seeds - 1)) < power.POWER + 0.01
+    assert replace(planned, seeds=2 * seeds).to_decide_words == f"more than {2 * seeds} seeds"
+    assert replace(planned, sd=10.0).to_decide_words == "more than 1,000 seeds"
+    assert not replace(planned, sd=math.nan).to_decide_words
 
 
 def test_errors_are_expected_by_the_levels_of_the_rules() -> None:
