@@ -19,8 +19,9 @@ from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read
 from grpobench.runs.tools.strict import ConfigError
 
 if TYPE_CHECKING:
+    from grpobench.analysis.findings.planned import PlannedTest
     from grpobench.analysis.findings.record import Record
-    from grpobench.analysis.findings.result import Result
+    from grpobench.analysis.findings.result import Judged, Result
 
 PAGE = "findings.md"
 """The index of the findings, below the documents."""
@@ -78,7 +79,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
     entries = finding_entries(tables)
     if not entries:
         return {}
-    nano, small = (at_scale(entries, scale) for scale in ("nano", "small"))
+    nano, small = (once(at_scale(entries, scale)) for scale in ("nano", "small"))
     probes = profiles_page.scale_transfers()
     transfer = transfer_page.transfer_pages(
         environment,
@@ -97,6 +98,11 @@ def at_scale(entries: Sequence[FindingEntry], scale: str) -> list[FindingEntry]:
     return [entry for entry in entries if entry.record.registration.scale == scale]
 
 
+def once(entries: Sequence[FindingEntry]) -> list[FindingEntry]:
+    """Those whose question no other finding asks again."""
+    return [entry for entry in entries if not entry.study.asked_again_by]
+
+
 def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> dict[str, str]:
     """The index, and the page of each finding with all its scales."""
     from grpobench.analysis.findings.errors import error_words
@@ -113,8 +119,8 @@ def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> 
     }
     pages[PAGE] = environment.get_template("findings.md.j2").render(
         rows=[scale_row for scales in by_name.values() for scale_row in scales],
-        claims=len(nano),
-        counted=counted([entry.result.verdict for entry in nano]),
+        claims=len(once(nano)),
+        counted=counted([entry.result.verdict for entry in once(nano)]),
         errors=error_words([entry.result.finding for entry in entries]),
         weak=weak_conclusions(entries),
         missing=[name for name in findings() if name not in by_name],
@@ -195,6 +201,12 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
     return entries
 
 
+def lacks_seeds(judged: Judged, planned: PlannedTest) -> bool:
+    """Whether more seeds are what an unresolved test needs, rather than more bases, or runs of one kind."""
+    is_counted = not judged.test.deals and judged.two_parts is None
+    return judged.verdict == "unresolved" and is_counted and not planned.needs_bases
+
+
 def row(entry: FindingEntry) -> Mapping[str, Any]:
     """The page's entry for a finding."""
     from grpobench.analysis.findings import description
@@ -212,8 +224,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
     for test, judged in zip(result_row["tests"], entry.result.tests, strict=True):
         planned = planned_of(judged)
         test["power"] = planned.power
-        is_open = judged.verdict == "unresolved" and not judged.test.deals and not planned.needs_bases
-        test["to_decide"] = planned.to_decide_words if is_open else ""
+        test["to_decide"] = planned.to_decide_words if lacks_seeds(judged, planned) else ""
     for check in result_row["checks"]:
         check["words"] = description.check_words(check)
     primary, states = result_row["tests"][0], list(entry.record.states.values())

@@ -41,6 +41,8 @@ def transfer_pages(
     from grpobench.analysis.findings.transfer import compare_scales, draw_transfer, rule_difference
     from grpobench.analysis.profile.figures import draw_probes
 
+    sized = [result for result in small if result.finding.name.endswith(BY_SIZE)]
+    small = [result for result in small if result not in sized]
     pairs, uncompared = compare_scales(nano, small)
     if not pairs and not probes:
         return {}
@@ -68,7 +70,7 @@ def transfer_pages(
         behavior=behavior,
         agreeing=sum(map(agrees, behavior)),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
-        sizes=[size_row(result) for result in small if result.finding.name.endswith(BY_SIZE)],
+        sizes=[size_row(result) for result in sized],
         alone=findings_by_reason(uncompared),
         tests=sorted((entry for entry in uncompared if entry.test), key=lambda entry: not entry.is_reversed),
         figure=FIGURE,

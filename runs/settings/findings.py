@@ -47,6 +47,9 @@ class FindingFile:
     """What the finding is about. The page on two scales counts each kind apart. No part of the rule."""
     underpowered: str = ""
     """Why the finding runs although a test hardly finds what matters; no part of the rule."""
+    asked_again_by: str = ""
+    """The finding that asks the same with new runs and is counted instead of this one; no part of the
+    rule."""
     expected_sd: Mapping[str, float] = field(default_factory=dict)
     """By test: the standard deviation of its contrast that the number of seeds was chosen by, on the scale on
     which differences are taken. It gives the power where no runs tell it; no part of the rule."""
@@ -138,7 +141,7 @@ def read_finding(source: str) -> FindingFile:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
-    names = ("redesign", "correction", "caveat", "underpowered")
+    names = ("redesign", "correction", "caveat", "underpowered", "asked_again_by")
     remarks = {name: str(table.pop(name, "")) for name in names}
     kind = strict.convert(table.pop("kind", "behavior"), Kind, "kind", faults)
     about_entries, sd_entries = table.pop("about", []), table.pop("expected_sd", {})

@@ -92,7 +92,7 @@ def test_an_unresolved_test_says_how_likely_it_was_to_find_what_matters_not_what
 
 
 def test_seeds_that_decide_find_what_matters_and_show_equal_arms_to_be_so() -> None:
-    """With the seeds that the words name both powers are 80 % or more, and with one less one is below."""
+    """With the seeds that the words name both powers are about 80 % or more, with one less one is below."""
     planned = PlannedTest(question(matters=0.05), 12, 6, 0.08)
     seeds = int(planned.seeds_to_decide)
     assert planned.to_decide_words == f"about {seeds} seeds" and seeds > 12

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpobench.analysis.findings.errors import error_words
+from grpobench.analysis.findings.planned import planned_of
 from grpobench.runs.inventory import folders, gallery, templating
 from grpobench.runs.inventory.findings import judging
 from grpobench.runs.settings.findings import findings, read_finding
@@ -155,3 +156,30 @@ def test_the_index_and_the_highlights_say_how_many_conclusions_may_be_wrong() ->
     )
     highlights = " ".join((DOCS / "highlights.md").read_text(encoding="utf-8").split())
     assert error_words(rules) in highlights and error_words(rules) in index
+
+
+def test_a_question_that_another_finding_asks_again_counts_once() -> None:
+    """Its page and its row in the index stay; the number of claims and the page on two scales skip it."""
+    again = {entry.study.finding.name: entry.study.asked_again_by for entry in entries()}
+    superseded = [name for name, other in again.items() if other]
+    assert superseded and all(again[again[name]] == "" for name in superseded)
+    nano = gallery.at_scale(entries(), "nano")
+    index = written()[gallery.PAGE]
+    assert f"{len(nano) - len(superseded)} claims have a conclusion" in index
+    transfer = (DOCS / "transfer.md").read_text(encoding="utf-8")
+    for name in superseded:
+        assert f"[{name}](findings/{name}.md)" in index and f"{name}.md" not in transfer
+
+
+def test_seeds_that_would_decide_stand_beside_tests_that_lack_seeds_alone() -> None:
+    for entry in entries():
+        page = written()[f"{gallery.PAGES}/{entry.study.finding.name}.md"]
+        for judged in entry.result.tests:
+            planned = planned_of(judged)
+            words = f"unresolved: {planned.to_decide_words} would decide |"
+            if gallery.lacks_seeds(judged, planned) and planned.to_decide_words:
+                assert judged.two_parts is None and not judged.test.best_rate
+                assert words in page
+    (mixed,) = [entry for entry in entries() if entry.name == "tool-price-nano"]
+    kinds = [judged for judged in mixed.result.tests if judged.two_parts is not None]
+    assert kinds and not any(gallery.lacks_seeds(judged, planned_of(judged)) for judged in kinds)

@@ -138,6 +138,8 @@ def test_effects_by_size_stand_beside_their_slope() -> None:
     small = dataclasses.replace(small, finding=dataclasses.replace(small.finding, name="f-by-size"))
     nano = several({"x": [0.05, 0.06] * 4}, question("x"))
     made = transfer_page.transfer_pages(templating.templates(), [nano], [nano, small], [])
-    (row,) = [line for line in made[transfer_page.PAGE].splitlines() if "[f-by-size]" in line]
+    page = made[transfer_page.PAGE]
+    (row,) = [line for line in page.splitlines() if "f-by-size" in line]
+    assert "| [f](" not in page.partition("### Effects by the size of the model")[2]
     cells = [cell.partition(" (")[0].strip() for cell in row.split("|")[2:-1]]
     assert cells == ["+0.011", "+0.021", "+0.031", "+0.041", "+0.000", "8", "supported"]

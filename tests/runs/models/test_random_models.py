@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from grpobench.benchmarks.sides import our_trainer, prompt_texts
 from grpobench.runs.models.loading import load, load_outline
 from grpobench.runs.models.model_files import missing
 from grpobench.runs.models.model_shape import shape_of
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize(
@@ -34,9 +37,10 @@ def test_sizes_are_those_of_qwen2_5(
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("0.1m", 113_152), ("1m", 1_015_360), ("10m", 9_626_880)])
-def test_sizes_for_a_warm_start_are_those_of_the_page_on_data(size: str, parameters: int) -> None:
+def test_sizes_for_a_warm_start_are_those_that_pages_give(size: str, parameters: int) -> None:
     model = load(f"random:{size}").model
     assert sum(weights.numel() for weights in model.parameters()) == parameters
+    assert f"{parameters:,}" in (DOCS / "data.md").read_text(encoding="utf-8")
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight  # tied, counted once
 
 
