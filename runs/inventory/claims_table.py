@@ -123,8 +123,8 @@ def what_would_decide(result: Result, planned: Sequence[PlannedTest]) -> str:
     few = [by_name[test.test.name] for test in undecided if test.verdict == "unresolved" and not test.at_edge]
     if any(test.needs_bases for test in few):
         needs.append("more bases")
-    elif known := [test for test in few if not math.isnan(test.sd)]:
-        needs.append(max(known, key=lambda test: test.seeds_to_decide).to_decide_words)
+    elif measured := [test for test in few if not math.isnan(test.sd)]:
+        needs.append(max(measured, key=lambda test: test.seeds_to_decide).to_decide_words)
     return " and ".join(needs)
 
 

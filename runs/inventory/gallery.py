@@ -238,7 +238,9 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "caveat": entry.study.caveat,
         "correction": entry.study.correction if entry.result.finding != registration.finding else "",
         "underpowered": entry.study.underpowered,
-        "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
+        "stands_for": registration.finding.stands_for
+        if registration.scale == next(iter(entry.study.scales))
+        else "",
         "scale": registration.scale,
         "key": entry.name,
         "provenance": entry.record.provenance.words,

@@ -12,6 +12,7 @@ from helpers import good_recipes
 from grpobench.analysis.findings.bases import split_arm
 from grpobench.analysis.findings.rule import covers, from_plain
 from grpobench.runs.calibration import library
+from grpobench.runs.inventory.transfer_page import BY_SIZE
 from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
 from grpobench.runs.settings.recipe import recipes
 from grpobench.runs.tools.strict import ConfigError
@@ -50,12 +51,13 @@ def written(folder: Path, text: str, name: str = "mine") -> str:
 # The suite's own
 
 
-def test_there_are_nineteen_findings_each_with_a_rule_and_a_nano_scale() -> None:
+def test_every_finding_has_a_rule_and_a_scale_of_the_size_of_its_models() -> None:
+    """Built-in policies, but for findings that compare them with a language model in one table of runs."""
     assert len(findings()) >= 19
     for name in findings():
         study = read_finding(name)
         assert study.finding.name == name
-        assert "nano" in study.scales, name
+        assert next(iter(study.scales)) == ("small" if name.endswith(BY_SIZE) else "nano")
         assert from_plain(study.finding.plain()) == study.finding  # a registration gives the same rule again
         assert from_plain(study.finding.plain()).digest == study.finding.digest
 
