@@ -29,8 +29,9 @@ UNDECIDED = ("unresolved", "insensitive")
 
 
 def claims_table(tables: Path) -> list[str]:
-    """The rows of all findings at nano scale; `tables` are the kept tables of findings."""
-    studies = [read_finding(name) for name in findings()]
+    """The rows of all findings at nano scale, without those that another one asks again. `tables` are the
+    kept tables of findings."""
+    studies = [study for name in findings() if not (study := read_finding(name)).asked_again_by]
     return [*HEAD, *(_row(study, tables) for study in studies if SCALE in study.scales)]
 
 
