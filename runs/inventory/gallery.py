@@ -88,6 +88,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         probes,
         profiles_page.uncompared_probes(probes),
         {entry.study.finding.name: entry.study.kind for entry in entries},
+        [entry.study.finding.name for entry in at_scale(entries, "small") if entry.study.asked_again_by],
     )
     verdicts_text = verdicts.as_text([(entry.name, entry.result.label) for entry in entries], tables)
     pages = finding_pages(environment, entries) | finding_figures(entries)

@@ -33,10 +33,11 @@ def transfer_pages(
     probes: Sequence[ProbeTransfer],
     uncompared_probes: Mapping[str, str] | None = None,
     kinds: Mapping[str, str] | None = None,
+    asked_again: Sequence[str] = (),
 ) -> dict[str, str]:
     """The page and its figures by path; none without a test or a probe at both scales.
     `uncompared_probes` has reasons by title, `kinds` what each finding is about: "behavior" where it is not
-    in there."""
+    in there, `asked_again` names the findings that another one is counted instead of."""
     from grpobench.analysis.figures.drawing import svg_text
     from grpobench.analysis.findings.transfer import compare_scales, draw_transfer, rule_difference
     from grpobench.analysis.profile.figures import draw_probes
@@ -71,7 +72,8 @@ def transfer_pages(
         agreeing=sum(map(agrees, behavior)),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
         sizes=[size_row(result) for result in sized],
-        alone=findings_by_reason(uncompared),
+        alone=findings_by_reason(uncompared)
+        | ({"asked again by another": asked_again} if asked_again else {}),
         tests=sorted((entry for entry in uncompared if entry.test), key=lambda entry: not entry.is_reversed),
         figure=FIGURE,
         probes=[probe_row(transfer) for transfer in probes],

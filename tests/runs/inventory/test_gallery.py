@@ -53,7 +53,9 @@ def test_a_page_has_claim_conclusion_tests_figure_provenance_and_commands(name: 
     page = written()[f"{gallery.PAGES}/{name}.md"]
     assert page.startswith("<!-- Written by `grpobench docs`") and f"\n# {name}\n" in page
     words = " ".join(page.split())
-    assert f"`grpobench finding judge {name}`" in page and findings()[name].exists()
+    least = next(iter(read_finding(name).scales))
+    command = f"grpobench finding judge {name}" + f" --scale {least}" * (least != "nano")
+    assert f"`{command}`" in page and findings()[name].exists()
     for entry in (entry for entry in entries() if entry.study.finding.name == name):
         scale, finding = entry.record.registration.scale, entry.record.registration.finding
         assert f"\n## {scale.capitalize()} scale\n" in page
