@@ -72,15 +72,11 @@ def transfer_pages(
         agreeing=sum(map(agrees, behavior)),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
         sizes=[size_row(result) for result in sized],
-        alone=findings_by_reason(uncompared)
-        | ({"asked again by another": asked_again} if asked_again else {}),
+        alone=findings_by_reason(uncompared, asked_again),
         tests=sorted((entry for entry in uncompared if entry.test), key=lambda entry: not entry.is_reversed),
         figure=FIGURE,
         probes=[probe_row(transfer) for transfer in probes],
-        scores=[
-            score_row(name, probes)
-            for name in sorted({name for transfer in probes for name in transfer.first})
-        ],
+        scores=score_rows(probes),
         probes_figure=PROBES_FIGURE,
         uncompared_probes=probes_by_reason(uncompared_probes or {}),
     )
@@ -177,9 +173,9 @@ def size_row(result: Result) -> dict[str, Any]:
     }
 
 
-def findings_by_reason(uncompared: Sequence[Uncompared]) -> dict[str, list[str]]:
-    """Names of the findings that are at one scale alone."""
-    reasons: dict[str, list[str]] = {}
+def findings_by_reason(uncompared: Sequence[Uncompared], asked_again: Sequence[str]) -> dict[str, list[str]]:
+    """Names of the findings that are at one scale alone, or that another one is counted instead of."""
+    reasons = {"asked again by another": [*asked_again]} if asked_again else {}
     for entry in uncompared:
         if not entry.test:
             reasons.setdefault(entry.reason, []).append(entry.finding)
@@ -214,6 +210,12 @@ def probe_row(transfer: ProbeTransfer) -> dict[str, Any]:
         "neither": transfer.told_apart - transfer.same - transfer.reversed,
         "other": transfer.other,
     }
+
+
+def score_rows(probes: Sequence[ProbeTransfer]) -> list[dict[str, Any]]:
+    """Of every algorithm, by name."""
+    names = {name for transfer in probes for name in transfer.first}
+    return [score_row(name, probes) for name in sorted(names)]
 
 
 def score_row(name: str, probes: Sequence[ProbeTransfer]) -> dict[str, Any]:
