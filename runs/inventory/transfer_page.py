@@ -165,9 +165,10 @@ def effect_row(pair: ScalePair) -> dict[str, Any]:
 def size_row(result: Result) -> dict[str, Any]:
     """The effect at each size, smallest first, and its slope: the one test that decides."""
     (slope,) = [judged for judged in result.tests if not judged.test.also]
+    is_sound = all(check.passed for check in result.checks)
     return {
         "finding": result.finding.name,
-        "verdict": result.label,
+        "verdict": result.label + "; a check failed" * (not is_sound),
         "effects": [cell(judged) for judged in result.tests if judged.test.also],
         "slope": cell(slope),
     }

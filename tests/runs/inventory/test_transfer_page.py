@@ -10,7 +10,10 @@ import numpy as np
 from helpers.findings import question, several
 from helpers.profiles import RATE, probe, rows
 
+from grpobench.analysis.findings.result import CheckResult
+from grpobench.analysis.findings.rule import Check
 from grpobench.analysis.profile.transfer import transfers
+from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.runs.inventory import templating, transfer_page
 
 SPREAD = np.linspace(-0.01, 0.01, 8)
@@ -143,3 +146,9 @@ def test_effects_by_size_stand_beside_their_slope() -> None:
     assert "| [f](" not in page.partition("### Effects by the size of the model")[2]
     cells = [cell.partition(" (")[0].strip() for cell in row.split("|")[2:-1]]
     assert cells == ["+0.011", "+0.021", "+0.031", "+0.041", "+0.000", "8", "supported"]
+    failed = CheckResult(
+        Check("it learns", "accuracy", {"a": 1.0}, at_least=0.3), Estimate(0.1, 0.0, 0.2), False
+    )
+    small = dataclasses.replace(small, checks=(failed,))
+    made = transfer_page.transfer_pages(templating.templates(), [nano], [nano, small], [])
+    assert "| 8 | supported; a check failed |" in made[transfer_page.PAGE]
