@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,8 @@ class Record:
     horizons: Horizons = field(default_factory=dict)
     collapsed_at: Mapping[Key, int | None] = field(default_factory=dict)
     """The runs that collapsed or diverged, with the step from which on; None where it was not kept."""
+    judged: list[tuple[Finding, Result]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Results so far, by rule: the pages of one command ask for each of them several times."""
 
     @property
     def seconds(self) -> float:
@@ -218,9 +221,15 @@ class Record:
     def result(self, rule: Finding | None = None) -> Result:
         """By the registered rule, or by another one, whose outcomes must be among those of the registered
         one."""
+        rule = rule or self.registration.finding
+        result = next((result for earlier, result in self.judged if earlier == rule), None)
+        if result is None:
+            result = self._judge(rule)
+            self.judged.append((rule, result))
+        return result
+
+    def _judge(self, rule: Finding) -> Result:
         registered = self.registration.finding
-        if rule is None:
-            return judge(registered, self.values, self.waits, self.horizons, self.collapsed_at)
         names = {outcome_of(measured): measured.name for measured in reversed(registered.measured)}
         same = {(measured.name, outcome_of(measured)) for measured in registered.measured}
         sources = {
@@ -342,7 +351,17 @@ def record_text(record: Record) -> str:
 
 
 def read_kept(path: Path) -> Record:
-    """Read a kept table. Raises LogError if the file is not one."""
+    """Read a kept table. Raises LogError if the file is not one.
+
+    A file that did not change since is not read again: a record is not to be changed.
+    """
+    state = path.stat() if path.exists() else None
+    return _read_kept(path, (state.st_ino, state.st_size, state.st_mtime_ns) if state else ())
+
+
+@lru_cache(maxsize=256)
+def _read_kept(path: Path, state: tuple[int, ...]) -> Record:
+    """`state`: of the file, so that one that changed is read again."""
     return read(path, KIND, lambda content: _kept(content, str(path)))
 
 

@@ -175,15 +175,14 @@ def table_of(scores: Scores) -> ScoreTable:
         for seed, score in of_seed.items():
             values[row, column[seed]] = score
     names = list(scores)
-    for name, row_values in zip(names, values, strict=True):
-        if np.isinf(row_values).any():
+    seeds_of = np.isfinite(values).sum(axis=1)
+    for name, has_infinite, count in zip(names, np.isinf(values).any(axis=1), seeds_of, strict=True):
+        if has_infinite:
             raise ValueError(f"scores of {name}: a score is infinite; leave it out, or set NaN")
-        if np.isfinite(row_values).sum() == 1:
+        if count == 1:
             raise ValueError(f"scores of {name}: one seed has no spread; run a second one, or leave it out")
-    means = [float(np.nanmean(row)) if np.isfinite(row).any() else math.nan for row in values]
-    order = sorted(
-        (i for i in range(len(names)) if not math.isnan(means[i])), key=lambda i: (-means[i], names[i])
-    )
+    means = np.nansum(values, axis=1) / np.maximum(seeds_of, 1)
+    order = sorted(np.flatnonzero(seeds_of).tolist(), key=lambda i: (-means[i], names[i]))
     return ScoreTable(tuple(names[i] for i in order), values[order])
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from grpobench.analysis.statistics.intervals import Floats
 
@@ -90,13 +90,22 @@ def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[F
         patterns = _every_pattern(count)
         yield from (patterns[start : start + rows] for start in range(0, len(patterns), rows))
         return
+    signs = _random_patterns(count, draws, seed)
+    yield from (signs[start : start + rows].astype(np.float64) for start in range(0, draws, rows))
+
+
+@lru_cache(maxsize=8)
+def _random_patterns(count: int, draws: int, seed: int) -> NDArray[np.int8]:
+    """(draws, count) of 1 and −1, the observed pattern first, as one of the possible ones; read-only."""
     rng = np.random.default_rng(seed)
+    signs = np.empty((draws, count), dtype=np.int8)
+    rows = max(1, BLOCK // count)
     for start in range(0, draws, rows):
-        block_rows = min(rows, draws - start)
-        flipped = rng.integers(2, size=(block_rows, count))
-        if start == 0:
-            flipped[0] = 0  # the observed pattern is one of the possible ones
-        yield np.asarray(1.0 - 2.0 * flipped, dtype=np.float64)
+        part = signs[start : start + rows]
+        part[:] = 1 - 2 * rng.integers(2, size=part.shape)
+    signs[:1] = 1
+    signs.flags.writeable = False
+    return signs
 
 
 @cache

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
     from grpobench.analysis.findings.result import Result
     from grpobench.analysis.profile.scores import Profile
+    from grpobench.runs.settings.config import RunConfig
 
 Row = dict[str, Any]
 MARKS = {
@@ -256,17 +257,23 @@ def no_profile(name: str, code: str = "") -> str:
 def unprofiled(name: str) -> str:
     """Why the probes cannot run an algorithm of the suite, without the remedy; empty if they can."""
     from grpobench.algorithms import ALGORITHMS  # which needs torch, and most of this page does not
-    from grpobench.runs.settings.probes import GATE, probes
-    from grpobench.runs.settings.recipe import read_recipe
     from grpobench.runs.settings.rules import unserved
-    from grpobench.tasks import TASKS
 
     if name not in ALGORITHMS:
         return ""
-    (task,) = probes()[GATE].settings["tasks"]
-    plain = read_recipe("quickstart").configs[0]
-    config = replace(plain, algorithm=ALGORITHMS[name](), task=TASKS[task]())
+    config = replace(_probing(), algorithm=ALGORITHMS[name]())
     return next((fault.partition(";")[0] for fault in unserved(config)), "")
+
+
+@cache
+def _probing() -> RunConfig:
+    """A run on the task of the probe that all others depend on."""
+    from grpobench.runs.settings.probes import GATE, probes
+    from grpobench.runs.settings.recipe import read_recipe
+    from grpobench.tasks import TASKS
+
+    (task,) = probes()[GATE].settings["tasks"]
+    return replace(read_recipe("quickstart").configs[0], task=TASKS[task]())
 
 
 def standing_cell(rows: Sequence[Mapping[str, Any]]) -> str:

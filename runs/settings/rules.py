@@ -486,7 +486,8 @@ def lacking(configs: Sequence[RunConfig]) -> list[str]:
     """What this machine lacks for runs."""
     tasks = {str(task): task for config in configs for task in (config.task, *others.tasks_beside(config))}
     data = [why for why in map(missing_data, tasks.values()) if why]
-    return data + list(dict.fromkeys(why for config in configs for why in missing(config)))
+    without_seeds = {(config.experiment, config.arm, str(config.task)): config for config in configs}.values()
+    return data + list(dict.fromkeys(why for config in without_seeds for why in missing(config)))
 
 
 def missing(config: RunConfig) -> list[str]:
