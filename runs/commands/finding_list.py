@@ -63,7 +63,8 @@ def summaries(scale: str, out: Path) -> Iterator[dict[str, Any]]:
 
 def summary_lines(row: Mapping[str, Any], width: int) -> list[str]:
     """A finding with its verdict, and below it what a rerun and contributions say."""
-    lines = [f"{row['name']:<{width}}  {row['verdict'] or verdicts.NOT_RUN:<12}  {row['claim']}"]
+    without = verdicts.NOT_RUN if row["scale"] in row["scales"] else f"only {', '.join(row['scales'])}"
+    lines = [f"{row['name']:<{width}}  {row['verdict'] or without:<12}  {row['claim']}"]
     if row["rerun"]:
         from grpobench.runs.inventory.findings.records import rerun_words
 

@@ -12,6 +12,7 @@ import pytest
 
 from grpobench.analysis.findings.record import read_kept
 from grpobench.runs import cli
+from grpobench.runs.commands.finding_list import summary_lines
 from grpobench.runs.commands.inventory import KINDS
 from grpobench.runs.inventory import folders, verdicts
 from grpobench.runs.inventory.findings.judging import judging_rule
@@ -76,6 +77,12 @@ def test_doctor_tries_what_it_reports_and_imports_nothing_else(tmp_path: Path) -
         assert subjects[subject]["health"] == "not tried"
         assert "grpobench doctor --deep" in subjects[subject]["detail"]
     assert str(tmp_path) in subjects["disk"]["detail"]
+
+
+def test_a_finding_without_the_scale_is_not_said_to_lack_runs() -> None:
+    row = {"name": "mine", "claim": "One.", "verdict": None, "rerun": None, "contributed": []}
+    assert summary_lines({**row, "scale": "small", "scales": ["nano"]}, 4) == ["mine  only nano     One."]
+    assert summary_lines({**row, "scale": "nano", "scales": ["nano"]}, 4) == ["mine  not run       One."]
 
 
 KEPT = folders.docs_folder() / folders.FOLDER
