@@ -144,9 +144,10 @@ def read_finding(source: str) -> FindingFile:
     names = ("redesign", "correction", "caveat", "underpowered", "asked_again_by")
     remarks = {name: str(table.pop(name, "")) for name in names}
     again = remarks["asked_again_by"]
-    if again and again not in findings() and not path.with_name(f"{again}.toml").exists():
-        remedy = strict.did_you_mean(again, findings(), "give the name of another")
-        faults.append(f"asked_again_by: no finding {again!r}; {remedy}")
+    others = {*findings(), *(beside.stem for beside in path.parent.glob("*.toml"))} - {path.stem}
+    if again and again not in others:
+        remedy = strict.did_you_mean(again, others, "give the name of another")
+        faults.append(f"asked_again_by: no other finding {again!r}; {remedy}")
     kind = strict.convert(table.pop("kind", "behavior"), Kind, "kind", faults)
     about_entries, sd_entries = table.pop("about", []), table.pop("expected_sd", {})
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)

@@ -144,7 +144,12 @@ def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
             '[nano]\nname = "other"',
             ["nano.name: a finding's experiment is called mine-nano; remove it"],
         ),
-        ("[[test]]", 'asked_again_by = "baselin"\n[[test]]', ["asked_again_by: no finding 'baselin'; did"]),
+        (
+            "[[test]]",
+            'asked_again_by = "baselin"\n[[test]]',
+            ["asked_again_by: no other finding 'baselin'; did"],
+        ),
+        ("[[test]]", 'asked_again_by = "mine"\n[[test]]', ["asked_again_by: no other finding 'mine'"]),
         ("matters = 0.02", "matters = = 2", ["not TOML"]),
     ],
     ids=itertools.count(),
