@@ -92,22 +92,24 @@ def _side(runs: Mapping[Key, float], failing: Collection[Key]) -> int:
 
 
 def _by_gap(test: Test, covered: list[dict[Key, float]], values: Mapping[Key, float]) -> Division | None:
-    """By the widest gap inside an arm on one task. Of this arm the fewer runs fail, and of the other arms
-    those that end on the same side of the gap."""
+    """By the widest gap inside an arm on one task. Of this arm the fewer runs fail; of a pair, those of the
+    other arm that end on the same side of the gap too. In a sum of more arms, such as a slope over sizes of
+    models, each arm has a level of its own."""
     runs = {run: value for arm in covered for run, value in arm.items() if math.isfinite(value)}
     if any(len({run[:2] for run in arm}) != 1 for arm in covered):
         return None  # the arms and tasks behind a pattern have levels of their own
     if test.ratio and min(runs.values(), default=0) <= 0:
         return None
     scaled = {run: math.log(value) if test.ratio else value for run, value in runs.items()}
-    arms = [[scaled[run] for run in arm if run in scaled] for arm in covered]
-    gaps = [(gap, arm) for arm in arms if (gap := widest_gap(arm, test.margin))]
+    arms = [{run: scaled[run] for run in arm if run in scaled} for arm in covered]
+    gaps = [(gap, arm) for arm in arms if (gap := widest_gap([*arm.values()], test.margin))]
     if not gaps:
         return None
     (low, high), arm = max(gaps, key=lambda gap_and_arm: gap_and_arm[0][1] - gap_and_arm[0][0])
-    side = 1 if sum(value >= high for value in arm) <= len(arm) / 2 else -1
+    side = 1 if sum(value >= high for value in arm.values()) <= len(arm) / 2 else -1
     bound = (low + high) / 2
-    failing = frozenset(run for run, value in scaled.items() if side * value > side * bound)
+    compared = scaled if len(arms) <= 2 else arm
+    failing = frozenset(run for run, value in compared.items() if side * value > side * bound)
     shown = math.exp(bound) if test.ratio else bound
     words = f"end {'above' if side > 0 else 'below'} {shown:.3g}, apart from the others"
     return Division(failing, words, side, values, False)

@@ -68,6 +68,16 @@ def test_a_mean_over_runs_of_which_one_collapsed_says_so(collapsed: Mapping[Key,
     assert words.endswith("In the 7 seeds in which no run does: −2.1 points (−3.5 to −0.7), p 0.0312")
 
 
+def test_arms_of_a_sum_have_levels_of_their_own() -> None:
+    """A slope over three models: the gap inside one of them divides no other."""
+    levels = {"small": 0.2, "large": 0.9, "middle": 0.6}
+    outcomes = {name: [level + seed / 1000 for seed in range(8)] for name, level in levels.items()}
+    assert judged(outcomes, contrast={"small": -1, "middle": 0.1, "large": 1}).two_parts is None
+    outcomes["middle"][3] = 0.1
+    parts = judged(outcomes, contrast={"small": -1, "middle": 0.1, "large": 1}).two_parts
+    assert parts is not None and (parts.failed, parts.runs) == ((0, 1, 0), (8, 8, 8))
+
+
 def test_runs_of_one_kind_have_one_part() -> None:
     rng = np.random.default_rng(0)
     plain = {arm: rng.normal(0.5, 0.02, 8) for arm in "ab"}

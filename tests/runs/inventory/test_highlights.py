@@ -39,19 +39,24 @@ def shown(value: float, unit: str) -> set[str]:
     return {f"{value:.{digits}f}".removesuffix(".0") for digits in (0, 1, 2)}
 
 
+def numbers_decided(record: Record) -> set[str]:
+    """The numbers of the tests that decide a finding, of its controls, and of the arms of its first test."""
+    result, unit = record.result(), record.result().primary.test.unit
+    decided = [shown(mean.mean.value, unit) for mean in arm_means(record, result.primary.test.name)]
+    for judged in (*result.tests, *result.controls):
+        if not judged.test.also:
+            effect = judged.effect
+            decided += [shown(number, judged.test.unit) for number in (effect.value, effect.low, effect.high)]
+    return set.union(*decided)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: re.search(r"`([\w-]+)`", row[-1])[1])
 def test_effects_of_secondary_tests_stand_behind_their_mark_and_hold_corrected(row: list[str]) -> None:
     before, _, after = row[0].partition(MARK)
     numbers, marked = (set(re.findall(r"\d+(?:\.\d+)?", text)) for text in (before, after))
+    decided = set.union(*map(numbers_decided, records(row)))
     for record in records(row):
         result, values = record.result(), record.values
-        decided: set[str] = set()
-        for judged in (*result.tests, *result.controls):
-            if not judged.test.also:
-                numbers_of = (judged.effect.value, judged.effect.low, judged.effect.high)
-                decided |= set.union(*(shown(number, judged.test.unit) for number in numbers_of))
-        for mean in arm_means(record, result.primary.test.name):
-            decided |= shown(mean.mean.value, result.primary.test.unit)
         tests = [test for test in result.finding.test if not test.deals and test.name in values]
         tests = [test for test in tests if contrasts_of(test, values[test.name], waits=True)]
         _, ps = joint_ps([contrasts_of(test, values[test.name]) for test in tests])
