@@ -112,7 +112,11 @@ def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> 
     for entry in entries:
         by_name.setdefault(entry.study.finding.name, []).append(row(entry))
     nano = at_scale(entries, "nano")
-    changes = {entry.study.finding.name: change(entry) for entry in nano if entry.earlier}
+    changes = {
+        entry.study.finding.name: change(entry)
+        for entry in entries
+        if entry.earlier and entry.record.registration.scale == next(iter(entry.study.scales))
+    }
     template = environment.get_template("finding.md.j2")
     pages = {
         f"{PAGES}/{name}.md": template.render(name=name, scales=scales, change=changes.get(name))

@@ -160,6 +160,16 @@ def test_the_index_and_the_highlights_say_how_many_conclusions_may_be_wrong() ->
     assert error_words(rules) in highlights and error_words(rules) in index
 
 
+def test_a_page_tells_what_an_earlier_rule_concluded_at_its_first_scale() -> None:
+    first = [
+        entry for entry in entries() if entry.record.registration.scale == next(iter(entry.study.scales))
+    ]
+    assert {entry.record.registration.scale for entry in first if entry.earlier} == {"nano", "small"}
+    for entry in first:
+        page = written()[f"{gallery.PAGES}/{entry.study.finding.name}.md"]
+        assert ("An earlier rule concluded " in page) == (entry.earlier is not None)
+
+
 def test_a_question_that_another_finding_asks_again_counts_once() -> None:
     """Its page and its row in the index stay; the number of claims and the page on two scales skip it."""
     again = {entry.study.finding.name: entry.study.asked_again_by for entry in entries()}
