@@ -37,7 +37,8 @@ class Letters(Generated, Written):
     or too few: a wrong form costs, and it does not zero the reward. `solved` is the product of both.
 
     The base policy writes uniform letters and ends after the right number: its success rate is the product of
-    digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1) nats per token.
+    digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1) nats per token. With `likely` it
+    favors a letter at the first decisive place, the right one but in `misled` contexts.
     """
 
     name = "letters"
@@ -56,10 +57,18 @@ class Letters(Generated, Written):
     """Letters before the decisive ones."""
     secret: int = 0
     """Chooses the right letters."""
+    likely: float = 1 / len(ALPHABET)
+    """Chance of the letter that the base policy favors at the first decisive place; the other seven share the
+    rest. The policies that come with grpobench favor none: another chance needs a warm start with
+    `warm_start_answers = "distribution"`."""
+    misled: int = 0
+    """Contexts, the last ones, in which the favored letter is wrong; in the others it is right."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         demand_patterns(self.patterns)
+        if not 0 < self.likely < 1:
+            raise ValueError(f"likely: must be a chance between 0 and 1, not {self.likely}")
         if self.length not in LENGTHS:
             raise ValueError(f"length: must be one of {', '.join(map(str, LENGTHS))}, not {self.length}")
         longest = max(map(len, self.patterns)) if self.patterns else 0
@@ -67,6 +76,10 @@ class Letters(Generated, Written):
             raise ValueError(f"position: must leave room for {longest} letters, not be {self.position}")
         if not 1 <= self.contexts * len(self.patterns) <= len(CONTEXTS):
             raise ValueError(f"contexts: contexts × patterns must be from 1 to {len(CONTEXTS)}")
+        if not 0 <= self.misled <= self.contexts * len(self.patterns):
+            raise ValueError(f"misled: must be a number of contexts, not {self.misled}")
+        if self.misled and any(pattern[0] == "8" for pattern in self.patterns):
+            raise ValueError("misled: no letter is wrong where a pattern begins with 8")
 
     @property
     def max_completion_tokens(self) -> int:  # type: ignore[override]
@@ -90,7 +103,7 @@ class Letters(Generated, Written):
             "solved": right * form,
             "exploit": float(completion.startswith(truth["exploit"])),
         }
-        return Verdict(scores, completion or None, "graded" if completion else "unparsable")
+        return Verdict(scores, decisive or None, "graded" if completion else "unparsable")
 
     def form(self, completion: str) -> float:
         """1 for as many letters as are asked for; a letter too many or too few, or one that is none of the
@@ -114,11 +127,26 @@ class Letters(Generated, Written):
     def distribution(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
         if len(turns[-1]) >= self.length:
             return {END: 1.0}
-        return dict.fromkeys(ALPHABET, 1 / len(ALPHABET))
+        if len(turns[-1]) != self.position:
+            return dict.fromkeys(ALPHABET, 1 / len(ALPHABET))
+        others = (1 - self.likely) / (len(ALPHABET) - 1)
+        return {**dict.fromkeys(ALPHABET, others), self._favored(problem): self.likely}
 
-    def base_rate(self, pattern: str) -> float:
-        """Success rate of the written distribution."""
-        return math.prod(int(digit) / len(ALPHABET) for digit in pattern)
+    def _favored(self, problem: Problem) -> str:
+        context = problem.traits["context"]
+        order = target(self.secret, context, 0)
+        return order[int(problem.traits["category"][0])] if self._misleads(context) else order[0]
+
+    def _misleads(self, context: str) -> bool:
+        return CONTEXTS.index(context) >= self.contexts * len(self.patterns) - self.misled
+
+    def base_rate(self, pattern: str, misleads: bool = False) -> float:
+        """Success rate of the written distribution, in a context in which the favored letter is right or
+        wrong."""
+        others = (1 - self.likely) / (len(ALPHABET) - 1)
+        letters = int(pattern[0])
+        first = letters * others if misleads else self.likely + (letters - 1) * others
+        return first * math.prod(int(digit) / len(ALPHABET) for digit in pattern[1:])
 
 
 @cache
@@ -132,13 +160,14 @@ def _problems(task: Letters, split: Split) -> tuple[Problem, ...]:
         orders = [target(task.secret, context, position) for position in range(len(pattern))]
         right = [order[: int(digit)] for order, digit in zip(orders, pattern, strict=True)]
         prompt = f"{tag} {context}{task.length:02d}:"
+        difficulty = -math.log(task.base_rate(pattern, task._misleads(context)))
         # Begins with a letter that is wrong at the first decisive place.
         exploit = orders[0][-1] + target(task.secret, context, -1)[0]
         return Problem(
             prompt,
             prompt,
             {"right": right, "exploit": exploit},
-            {"category": pattern, "difficulty": -math.log(task.base_rate(pattern)), "context": context},
+            {"category": pattern, "difficulty": difficulty, "context": context},
         )
 
     return distinct(task, split, draw)

@@ -27,7 +27,16 @@ SAMPLES = 64
 
 
 @pytest.mark.parametrize(
-    "task", [Letters(), Letters(length=32, patterns=("4", "12")), Signed(), Signed(signs=3), Walk()], ids=str
+    "task",
+    [
+        Letters(),
+        Letters(length=32, patterns=("4", "12")),
+        Letters(contexts=4, position=2, likely=0.4, misled=1),
+        Signed(),
+        Signed(signs=3),
+        Walk(),
+    ],
+    ids=str,
 )
 def test_the_written_distribution_sums_to_one_and_is_what_is_drawn(task: Written) -> None:
     rng = random.Random(0)
@@ -56,6 +65,27 @@ def test_the_base_rate_is_the_product_of_the_pattern(pattern: str) -> None:
     assert abs(right / 1500 - p) <= 5 * math.sqrt(p * (1 - p) / 1500) + 1e-9
 
 
+@given(st.sampled_from(["1", "3", "72"]), st.floats(0.05, 0.95), st.integers(0, 2), st.integers(0, 4))
+def test_a_base_that_favors_a_letter_has_its_base_rate_in_each_context(
+    pattern: str, likely: float, misled: int, position: int
+) -> None:
+    """The sum over the letters that are right, of the written distribution at each decisive place."""
+    task = Letters(patterns=(pattern,), contexts=2, likely=likely, misled=misled, position=position)
+    for problem in task.problems("train")[:20]:
+        written = "a" * position
+        chances = []
+        for right in problem.truth["right"]:
+            following = task.distribution(problem, [written])
+            chances.append(sum(following[letter] for letter in right))
+            written += right[0]
+        misleads = "AB".index(problem.traits["context"]) >= 2 - misled
+        assert math.prod(chances) == pytest.approx(task.base_rate(pattern, misleads))
+        assert problem.traits["difficulty"] == pytest.approx(-math.log(math.prod(chances)))
+        favored = max(following := task.distribution(problem, ["a" * position]), key=lambda c: following[c])
+        if likely > 0.2:
+            assert (favored in problem.truth["right"][0]) == (not misleads)
+
+
 @given(st.text(alphabet="abcdefghXYZ", max_size=12))
 def test_a_wrong_form_costs_its_score_and_no_other(text: str) -> None:
     task = Letters()
@@ -68,6 +98,14 @@ def test_a_wrong_form_costs_its_score_and_no_other(text: str) -> None:
     assert verdict.scores["format"] == pytest.approx(form)
     assert verdict.scores["solved"] == pytest.approx(right * form)
     assert (form == 1) == (len(text) == 8 and set(text) <= set(ALPHABET))
+
+
+def test_the_answer_of_a_completion_is_its_decisive_letters() -> None:
+    """So that a majority votes over what decides, whatever stands around it."""
+    task = Letters(length=4, position=1, patterns=("11",))
+    verdicts = task.verify(task.problems("train")[0], ["abcd", "hbch", "hbbh", "h", ""])
+    assert [verdict.answer for verdict in verdicts] == ["bc", "bc", "bb", None, None]
+    assert [verdict.outcome for verdict in verdicts] == [*4 * ["graded"], "unparsable"]
 
 
 def test_an_exploit_is_never_right() -> None:
@@ -137,6 +175,9 @@ def test_a_malformed_first_turn_ends_the_episode_and_earns_nothing() -> None:
         ({"patterns": ("1", "")}, "must be digits from 1 to 8"),
         ({"position": 8}, "position: must leave room for 1 letters"),
         ({"contexts": 9}, "contexts × patterns must be from 1 to 8"),
+        ({"likely": 1.0}, "likely: must be a chance between 0 and 1"),
+        ({"misled": 3}, "misled: must be a number of contexts"),
+        ({"misled": 1, "patterns": ("8",)}, "no letter is wrong where a pattern begins with 8"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, object], words: str) -> None:
