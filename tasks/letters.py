@@ -133,9 +133,9 @@ class Letters(Generated, Written):
         return {**dict.fromkeys(ALPHABET, others), self._favored(problem): self.likely}
 
     def _favored(self, problem: Problem) -> str:
-        context = problem.traits["context"]
+        context, pattern = str(problem.traits["context"]), str(problem.traits["category"])
         order = target(self.secret, context, 0)
-        return order[int(problem.traits["category"][0])] if self._misleads(context) else order[0]
+        return order[int(pattern[0])] if self._misleads(context) else order[0]
 
     def _misleads(self, context: str) -> bool:
         return CONTEXTS.index(context) >= self.contexts * len(self.patterns) - self.misled
