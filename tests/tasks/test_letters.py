@@ -78,7 +78,7 @@ def test_a_base_that_favors_a_letter_has_its_base_rate_in_each_context(
             following = task.distribution(problem, [written])
             chances.append(sum(following[letter] for letter in right))
             written += right[0]
-        misleads = "AB".index(problem.traits["context"]) >= 2 - misled
+        misleads = "AB".index(str(problem.traits["context"])) >= 2 - misled
         assert math.prod(chances) == pytest.approx(task.base_rate(pattern, misleads))
         assert problem.traits["difficulty"] == pytest.approx(-math.log(math.prod(chances)))
         favored = max(following := task.distribution(problem, ["a" * position]), key=lambda c: following[c])
