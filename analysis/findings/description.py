@@ -17,6 +17,7 @@ from grpobench.analysis.findings.planned import (
 )
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Judged, Result
+from grpobench.analysis.findings.two_parts import failing_counts
 from grpobench.analysis.measure import CENSORED, Measure
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.survival import restricted_mean
@@ -156,10 +157,7 @@ def parts_words(test: Mapping[str, Any]) -> str:
     parts = test["two_parts"]
     if parts is None:
         return ""
-    counts = " and ".join(
-        f"{failed} of {runs} runs of {name}"
-        for failed, runs, name in zip(parts["failed"], parts["runs"], parts["names"], strict=True)
-    )
+    counts = failing_counts(parts["failed"], parts["runs"], parts["names"], "runs")
     share, outcome = parts["share"], parts["outcome"]
     words = f"{counts} {parts['fails']}"
     if share["value"] is not None:

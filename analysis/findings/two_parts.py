@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -145,7 +145,8 @@ def by_two_parts(test_result: Judged, division: Division, ps: tuple[float, float
     if division.is_asked:
         needs, p = f"by two parts: {why}", min(p_share, p_outcome)
         return replace(test_result, p=p, verdict=says, shown=shown_of, inside=inside, needs=needs)
-    mixed = f"the mean is over runs of which {_counted(test, parts)} {division.words}"
+    counts = failing_counts(parts.failed, parts.runs, [*test.contrast])
+    mixed = f"the mean is over runs of which {counts} {division.words}"
     differs = test_result.shown in ("higher", "lower") and not test_result.says_none
     by_signs = differs and sign_flip_p(np.sign(test_result.contrasts)) <= ALPHA
     if test_result.verdict in ("unresolved", says) or by_signs:
@@ -182,6 +183,13 @@ def _shown(
     return "unresolved", False, f"neither differs (p {p:.3g} and {parts.p_share:.3g})"
 
 
-def _counted(test: Test, parts: TwoParts) -> str:
-    counts = zip(parts.failed, parts.runs, test.contrast, strict=True)
-    return " and ".join(f"{failed} of {runs} of {name}" for failed, runs, name in counts)
+def failing_counts(failed: Sequence[int], runs: Sequence[int], names: Sequence[str], noun: str = "") -> str:
+    """How many runs of each arm fail. Of more than two arms those with failing runs are named."""
+    noun = f"{noun} of" if noun else "of"
+    counts = [
+        f"{failing} of {total} {noun} {name}"
+        for failing, total, name in zip(failed, runs, names, strict=True)
+        if failing or len(names) <= 2
+    ]
+    others = len(names) - len(counts)
+    return " and ".join([*counts, *[f"none of {others} other arms"] * bool(others)])
