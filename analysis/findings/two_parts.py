@@ -191,5 +191,4 @@ def failing_counts(failed: Sequence[int], runs: Sequence[int], names: Sequence[s
         for failing, total, name in zip(failed, runs, names, strict=True)
         if failing or len(names) <= 2
     ]
-    others = len(names) - len(counts)
-    return " and ".join([*counts, *[f"none of {others} other arms"] * bool(others)])
+    return " and ".join(counts + ["none of the rest"] * (len(counts) < len(names)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,14 +80,25 @@ def show_command(options: Options) -> int:
     return DONE
 
 
+def _remarks(title: str, by_scale: Mapping[str, str], scales: Collection[str]) -> list[str]:
+    """A line for each text, with its scales where it is not for all."""
+    scales_by_text: dict[str, list[str]] = {}
+    for scale, text in by_scale.items():
+        scales_by_text.setdefault(text, []).append(scale)
+    return [
+        f"{title}: {text}" if len(of) == len(scales) else f"{title} ({', '.join(of)}): {text}"
+        for text, of in scales_by_text.items()
+    ]
+
+
 def describe_rule(study: FindingFile) -> list[str]:
     finding = study.finding
     lines = [finding.claim, f"source: {finding.source}"]
     lines += [f"published: {finding.published}"] * bool(finding.published)
     lines += [f"design: {finding.stands_for}"] * bool(finding.stands_for)
     lines += [f"correction: {study.correction}"] * bool(study.correction)
-    lines += [f"caveat: {study.caveat}"] * bool(study.caveat)
-    lines += [f"runs with too little power: {study.underpowered}"] * bool(study.underpowered)
+    lines += _remarks("caveat", study.caveat, study.scales)
+    lines += _remarks("runs with too little power", study.underpowered, study.scales)
     for test in finding.test:
         dose = f" at {finding.dose} {test.dose:g}" if test.dose is not None else ""
         parts = f"; two parts, {test.two_part}" * bool(test.two_part)

@@ -240,9 +240,9 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
     ]
     return result_row | {
         "published": registration.finding.published,
-        "caveat": entry.study.caveat,
+        "caveat": entry.study.caveat.get(registration.scale, ""),
         "correction": entry.study.correction if entry.result.finding != registration.finding else "",
-        "underpowered": entry.study.underpowered,
+        "underpowered": entry.study.underpowered.get(registration.scale, ""),
         "stands_for": registration.finding.stands_for
         if registration.scale == next(iter(entry.study.scales))
         else "",

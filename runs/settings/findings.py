@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -41,12 +41,14 @@ class FindingFile:
     correction: str = ""
     """What was wrong in the rule by which the kept runs were registered. They are judged by today's rule, and
     the conclusion of the registered one stands beside. No part of the rule."""
-    caveat: str = ""
-    """What a reader of the conclusion should know of these runs, written after them; no part of the rule."""
+    caveat: Mapping[str, str] = field(default_factory=dict)
+    """By scale: what a reader of the conclusion should know of these runs, written after them; no part of
+    the rule. A text in the file, instead of a table, is for every scale."""
     kind: Kind = "behavior"
     """What the finding is about. The page on two scales counts each kind apart. No part of the rule."""
-    underpowered: str = ""
-    """Why the finding runs although a test hardly finds what matters; no part of the rule."""
+    underpowered: Mapping[str, str] = field(default_factory=dict)
+    """By scale, as `caveat`: why the finding runs although a test hardly finds what matters; no part of the
+    rule."""
     asked_again_by: str = ""
     """The finding that asks the same with new runs and is counted instead of this one; no part of the
     rule."""
@@ -141,8 +143,8 @@ def read_finding(source: str) -> FindingFile:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
-    names = ("redesign", "correction", "caveat", "underpowered", "asked_again_by")
-    remarks = {name: str(table.pop(name, "")) for name in names}
+    remarks = {name: str(table.pop(name, "")) for name in ("redesign", "correction", "asked_again_by")}
+    by_scale = {name: _by_scale(table, name, scales, faults) for name in ("caveat", "underpowered")}
     again = remarks["asked_again_by"]
     others = {*findings(), *(beside.stem for beside in path.parent.glob("*.toml"))} - {path.stem}
     if again and again not in others:
@@ -159,8 +161,35 @@ def read_finding(source: str) -> FindingFile:
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
     return FindingFile(
-        finding, scales, text, path.parent, **remarks, kind=kind, expected_sd=expected_sd, about=about
+        finding,
+        scales,
+        text,
+        path.parent,
+        redesign=remarks["redesign"],
+        correction=remarks["correction"],
+        caveat=by_scale["caveat"],
+        kind=kind,
+        underpowered=by_scale["underpowered"],
+        asked_again_by=again,
+        expected_sd=expected_sd,
+        about=about,
     )
+
+
+def _by_scale(table: dict[str, Any], name: str, scales: Collection[str], faults: list[str]) -> dict[str, str]:
+    """A remark by scale, taken out of the table: one text for all scales, or a table of them."""
+    remark = strict.convert(table.pop(name, {}), str | dict[str, str], name, [])
+    if remark is strict.BAD:
+        faults.append(f"{name}: must be a text, or a table with a text for a scale")
+        return {}
+    if isinstance(remark, str):
+        return dict.fromkeys(scales, remark) if remark else {}
+    faults += [
+        f"{name}.{scale}: no such scale here; it has {', '.join(scales)}"
+        for scale in remark
+        if scale not in scales
+    ]
+    return dict(remark)
 
 
 def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

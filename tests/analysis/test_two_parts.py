@@ -77,7 +77,7 @@ def test_arms_of_a_sum_have_levels_of_their_own() -> None:
     test_result = judged(outcomes, contrast={"small": -1, "middle": 0.1, "large": 1})
     parts = test_result.two_parts
     assert parts is not None and (parts.failed, parts.runs) == ((0, 1, 0), (8, 8, 8))
-    assert "1 of 8 of middle and none of 2 other arms end below" in test_result.needs
+    assert "1 of 8 of middle and none of the rest end below" in test_result.needs
 
 
 def test_runs_of_one_kind_have_one_part() -> None:

@@ -78,7 +78,7 @@ def demand_power(study: FindingFile, scale: str, planned: Sequence[PlannedTest],
     """Raises ConfigError where a new rule has a test that is known to be weak, and does not say why it runs
     all the same."""
     weak = [test for test in planned if test.is_weak]
-    if not weak or study.underpowered or is_registered(study, scale, out):
+    if not weak or study.underpowered.get(scale) or is_registered(study, scale, out):
         return
     from grpobench.analysis.findings.description import power_words
 

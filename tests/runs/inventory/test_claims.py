@@ -78,7 +78,26 @@ def test_a_caveat_is_no_part_of_the_rule_and_stands_below_the_conclusion(tmp_pat
     assert with_caveat.caveat and not without.caveat
     assert with_caveat.finding.digest == without.finding.digest
     page = (KEPT.parents[1] / "findings" / "distillation.md").read_text(encoding="utf-8")
-    assert f"**Caveat.** {with_caveat.caveat}" in " ".join(page.split())
+    assert f"**Caveat.** {with_caveat.caveat['nano']}" in " ".join(page.split())
+
+
+def test_a_caveat_may_be_of_one_scale() -> None:
+    """On the page it stands there alone, and a text for all scales stands at each."""
+    study = read_finding("float16-gap")
+    assert list(study.caveat) == ["small"] and list(read_finding("critic-cost").caveat) == ["nano", "small"]
+    page = (KEPT.parents[1] / "findings" / "float16-gap.md").read_text(encoding="utf-8")
+    nano, small = page.split("## Small scale")
+    assert "**Caveat.**" in small and "**Caveat.**" not in nano
+
+
+def test_a_remark_of_no_scale_is_refused(tmp_path: Path) -> None:
+    path, text = tmp_path / "float16-gap.toml", findings()["float16-gap"].read_text(encoding="utf-8")
+    path.write_text(text.replace("caveat = { small", "caveat = { smal"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"caveat\.smal: no such scale here; it has nano, small"):
+        read_finding(str(path))
+    path.write_text(text.replace("caveat = { small", "underpowered = 3\ncaveat = { small"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="underpowered: must be a text, or a table with a text for a scale"):
+        read_finding(str(path))
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,9 @@ def test_a_finding_with_little_power_says_why_it_ran() -> None:
 def test_a_page_shows_power_and_why_little_was_enough() -> None:
     (entry,) = [entry for entry in entries() if entry.name == "std-bias-nano"]
     reason = "A reason that nobody has given yet."
-    changed = dataclasses.replace(entry, study=dataclasses.replace(entry.study, underpowered=reason))
+    changed = dataclasses.replace(
+        entry, study=dataclasses.replace(entry.study, underpowered={"nano": reason})
+    )
     page = gallery.finding_pages(templating.templates(), [changed])["findings/std-bias.md"]
     assert f"**Power below 80 %.** {reason}" in page
     # SD of the logarithm .77 over twelve seeds, ln 1.25 = .22
