@@ -38,7 +38,7 @@ class Letters(Generated, Written):
 
     The base policy writes uniform letters and ends after the right number: its success rate is the product of
     digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1) nats per token. With `likely` it
-    favors a letter at the first decisive place, the right one but in `misled` contexts.
+    favors a letter at the first decisive place, a right one except in `misled` contexts.
     """
 
     name = "letters"
@@ -52,7 +52,8 @@ class Letters(Generated, Written):
     """What is decisive: a digit per letter says how many of the eight letters are right. Each pattern has
     contexts of its own and is a category."""
     contexts: int = 2
-    """Contexts of each pattern, each with right letters of its own."""
+    """Contexts of each pattern. Their right letters are drawn one by one and may be the same: with `secret` 0
+    those of A and B are. Of four contexts all differ with `secret` 5."""
     position: int = 0
     """Letters before the decisive ones."""
     secret: int = 0
@@ -77,7 +78,9 @@ class Letters(Generated, Written):
         if not 1 <= self.contexts * len(self.patterns) <= len(CONTEXTS):
             raise ValueError(f"contexts: contexts × patterns must be from 1 to {len(CONTEXTS)}")
         if not 0 <= self.misled <= self.contexts * len(self.patterns):
-            raise ValueError(f"misled: must be a number of contexts, not {self.misled}")
+            raise ValueError(f"misled: must be from 0 to contexts × patterns, not {self.misled}")
+        if self.misled and self.likely <= 1 / len(ALPHABET):
+            raise ValueError("misled: needs a favored letter, a likely above 1/8")
         if self.misled and any(pattern[0] == "8" for pattern in self.patterns):
             raise ValueError("misled: no letter is wrong where a pattern begins with 8")
 
@@ -103,7 +106,8 @@ class Letters(Generated, Written):
             "solved": right * form,
             "exploit": float(completion.startswith(truth["exploit"])),
         }
-        return Verdict(scores, decisive or None, "graded" if completion else "unparsable")
+        answers = len(decisive) == len(truth["right"]) and set(decisive) <= set(ALPHABET)
+        return Verdict(scores, decisive if answers else None, "graded" if completion else "unparsable")
 
     def form(self, completion: str) -> float:
         """1 for as many letters as are asked for; a letter too many or too few, or one that is none of the

@@ -183,13 +183,13 @@ def _by_scale(table: dict[str, Any], name: str, scales: Collection[str], faults:
         faults.append(f"{name}: must be a text, or a table with a text for a scale")
         return {}
     if isinstance(remark, str):
-        return dict.fromkeys(scales, remark) if remark else {}
+        remark = dict.fromkeys(scales, remark)
     faults += [
         f"{name}.{scale}: no such scale here; it has {', '.join(scales)}"
         for scale in remark
         if scale not in scales
     ]
-    return dict(remark)
+    return {scale: text for scale, text in remark.items() if text}
 
 
 def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

@@ -315,10 +315,10 @@ def test_a_new_rule_that_hardly_finds_what_matters_says_why_or_does_not_run(
     rule(workspace, 'claim = "fine1 is better', 'claim = "fine1 is much better')
     error = run_cli(capsys, "finding", "run", "mine", code=2)
     assert f"mine at scale nano: test 'fine1 ends higher' has a power under 80%: {power}" in error
-    assert "80% takes about 1" in error and 'underpowered = "…"' in error
+    assert "80% takes about 1" in error and 'underpowered.nano = "…"' in error
     assert not (workspace / "out").exists()
     assert lines_before_runs(["seeds=[6, 7, 8]"])  # other seeds than the rule's, as a pilot has
-    rule(workspace, "[[test]]", 'underpowered = "to show it"\n\n[[test]]')
+    rule(workspace, "[[test]]", 'underpowered.nano = "to show it"\n\n[[test]]')
     assert lines_before_runs() == [line]
     assert "runs with too little power: to show it" in run_cli(capsys, "finding", "show", "mine")
 

@@ -84,7 +84,7 @@ def demand_power(study: FindingFile, scale: str, planned: Sequence[PlannedTest],
 
     remedy = (
         "run more seeds, measure something that scatters less, or say in the file why it runs all the same: "
-        'underpowered = "…"'
+        f'underpowered.{scale} = "…"'
     )
     raise ConfigError(
         [
