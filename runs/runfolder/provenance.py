@@ -35,6 +35,8 @@ PACKAGES = (
 ROOMS = Path(__file__).resolve().parents[2]
 CODE_ROOMS = ("algorithms/", "tasks/", "runs/")
 """The sub-packages that can affect a run's numbers."""
+PACKAGE = ("algorithms", "analysis", "runs", "tasks", "pyproject.toml")
+"""What a commit must have for its name to stand for the package."""
 BYSTANDERS = ("runs/observe/",)
 """Modules that a run's code names but that cannot change its numbers: callbacks run in processes of their
 own."""
@@ -195,13 +197,15 @@ def git(*arguments: str) -> str | None:
 
 @functools.cache
 def commit() -> Mapping[str, Any]:
-    """Commit of the checkout, whether files differ from it, and how; empty outside of a checkout."""
-    tracked = git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+    """Commit of the checkout, whether files of the package differ from it, and how; empty outside of a
+    checkout. Documents, tests and results differ without a trace: no number depends on them."""
+    tracked = git("ls-files", "--error-unmatch", str(ROOMS / "runs/runfolder/provenance.py"))
     head = git("rev-parse", "HEAD") if tracked else None
     if head is None:
         return {}
-    dirty = bool((git("status", "--porcelain") or "").strip())
-    diff = (git("diff", "HEAD") or "") if dirty else ""
+    package = [str(ROOMS / name) for name in PACKAGE]
+    dirty = bool((git("status", "--porcelain", "--", *package) or "").strip())
+    diff = (git("diff", "HEAD", "--", *package) or "") if dirty else ""
     return {"commit": head.strip(), "dirty": dirty, "diff": diff[:LONGEST_DIFF]}
 
 
