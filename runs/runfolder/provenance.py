@@ -35,7 +35,7 @@ PACKAGES = (
 ROOMS = Path(__file__).resolve().parents[2]
 CODE_ROOMS = ("algorithms/", "tasks/", "runs/")
 """The sub-packages that can affect a run's numbers."""
-PACKAGE = ("algorithms", "analysis", "runs", "tasks", "pyproject.toml")
+PACKAGE = (".src", "algorithms", "analysis", "runs", "tasks", "pyproject.toml")
 """What a commit must have for its name to stand for the package."""
 BYSTANDERS = ("runs/observe/",)
 """Modules that a run's code names but that cannot change its numbers: callbacks run in processes of their
@@ -198,13 +198,14 @@ def git(*arguments: str) -> str | None:
 @functools.cache
 def commit() -> Mapping[str, Any]:
     """Commit of the checkout, whether files of the package differ from it, and how; empty outside of a
-    checkout. Documents, tests and results differ without a trace: no number depends on them."""
+    checkout. Documents, tests and results may differ. So may plugins: a record has their hashes in `code`."""
     tracked = git("ls-files", "--error-unmatch", str(ROOMS / "runs/runfolder/provenance.py"))
     head = git("rev-parse", "HEAD") if tracked else None
     if head is None:
         return {}
     package = [str(ROOMS / name) for name in PACKAGE]
-    dirty = bool((git("status", "--porcelain", "--", *package) or "").strip())
+    changes = git("status", "--porcelain", "--untracked-files=normal", "--", *package)
+    dirty = changes is None or bool(changes.strip())
     diff = (git("diff", "HEAD", "--", *package) or "") if dirty else ""
     return {"commit": head.strip(), "dirty": dirty, "diff": diff[:LONGEST_DIFF]}
 

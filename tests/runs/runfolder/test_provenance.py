@@ -10,10 +10,19 @@ import pytest
 from grpobench.runs.runfolder import provenance
 
 
+ENTRY = ".src/grpobench/__init__.py"
+
+
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A committed checkout that provenance takes for its own."""
-    for name in ("algorithms/grpo.py", "runs/runfolder/provenance.py", "docs/index.md", "pyproject.toml"):
+    for name in (
+        "algorithms/grpo.py",
+        "runs/runfolder/provenance.py",
+        "docs/index.md",
+        "pyproject.toml",
+        ENTRY,
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("first\n", encoding="utf-8")
@@ -33,7 +42,7 @@ def test_results_and_documents_are_no_changes(checkout: Path) -> None:
     assert (record["dirty"], record["diff"]) == (False, "")
 
 
-@pytest.mark.parametrize("name", ["algorithms/grpo.py", "pyproject.toml"])
+@pytest.mark.parametrize("name", ["algorithms/grpo.py", "pyproject.toml", ENTRY])
 def test_a_change_of_the_package_is_recorded_with_its_diff(checkout: Path, name: str) -> None:
     (checkout / name).write_text("second\n", encoding="utf-8")
     (checkout / "docs/index.md").write_text("second\n", encoding="utf-8")
@@ -44,6 +53,12 @@ def test_a_change_of_the_package_is_recorded_with_its_diff(checkout: Path, name:
 
 
 def test_a_new_file_of_the_package_is_a_change(checkout: Path) -> None:
+    (checkout / "algorithms/mine.py").write_text("x = 1\n", encoding="utf-8")
+    assert provenance.commit.__wrapped__()["dirty"]
+
+
+def test_a_new_file_is_a_change_where_git_is_configured_to_hide_new_files(checkout: Path) -> None:
+    (checkout / ".git/config").write_text("[status]\nshowUntrackedFiles = no\n", encoding="utf-8")
     (checkout / "algorithms/mine.py").write_text("x = 1\n", encoding="utf-8")
     assert provenance.commit.__wrapped__()["dirty"]
 
