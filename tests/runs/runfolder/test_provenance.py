@@ -9,7 +9,6 @@ import pytest
 
 from grpobench.runs.runfolder import provenance
 
-
 ENTRY = ".src/grpobench/__init__.py"
 
 

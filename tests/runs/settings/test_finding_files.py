@@ -62,6 +62,11 @@ def test_every_finding_has_a_rule_and_a_scale_of_the_size_of_its_models() -> Non
         assert from_plain(study.finding.plain()).digest == study.finding.digest
 
 
+NOT_RUN = {"it rises when the format alone is rewarded", "it rises when wrong answers are rewarded"}
+"""Secondary tests of `placebo` whose arms no scale has any more. They stay: its runs were registered by a rule
+that has them."""
+
+
 def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names() -> None:
     covered: dict[str, set[str]] = {name: set() for name in findings()}
     for (name, scale), recipe in good_recipes.of_findings().items():
@@ -76,7 +81,9 @@ def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names() -> N
         if scale == "nano":
             most = max((2 * test.seeds for test in tests if test.deals), default=8)
             assert len({run.seed for run in runs}) >= most, name
-    assert covered == {name: {test.name for test in read_finding(name).finding.test} for name in findings()}
+    named = {name: {test.name for test in read_finding(name).finding.test} for name in findings()}
+    named["placebo"] -= NOT_RUN
+    assert covered == named
 
 
 def test_every_kind_of_outcome_that_trains_is_logged_by_somebody() -> None:
