@@ -81,9 +81,9 @@ def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names() -> N
         if scale == "nano":
             most = max((2 * test.seeds for test in tests if test.deals), default=8)
             assert len({run.seed for run in runs}) >= most, name
-    named = {name: {test.name for test in read_finding(name).finding.test} for name in findings()}
-    named["placebo"] -= NOT_RUN
-    assert covered == named
+    tests_by_finding = {name: {test.name for test in read_finding(name).finding.test} for name in findings()}
+    tests_by_finding["placebo"] -= NOT_RUN
+    assert covered == tests_by_finding
 
 
 def test_every_kind_of_outcome_that_trains_is_logged_by_somebody() -> None:
