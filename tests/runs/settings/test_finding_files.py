@@ -63,8 +63,8 @@ def test_every_finding_has_a_rule_and_a_scale_of_the_size_of_its_models() -> Non
 
 
 NOT_RUN = {"it rises when the format alone is rewarded", "it rises when wrong answers are rewarded"}
-"""Secondary tests of `placebo` whose arms no scale has any more. They stay: its runs were registered by a rule
-that has them."""
+"""Secondary tests of `placebo` whose arms no scale has any more. They stay: its runs were registered by a
+rule that has them."""
 
 
 def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names() -> None:
