@@ -22,7 +22,14 @@ from grpobench.runs.commands.options import (
     task_options,
     trust_option,
 )
-from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
+from grpobench.runs.commands.output import (
+    DONE,
+    INFRASTRUCTURE,
+    as_json,
+    complain,
+    say,
+    warn_of_precision,
+)
 
 if TYPE_CHECKING:
     from grpobench.runs.evaluation.question import Through
@@ -117,6 +124,7 @@ def eval_command(options: Options) -> int:
         judge=read_judge(options.judge) if options.judge else None,
     )
     records = []
+    warn_of_precision(options.dtype)
     try:
         for record in assess(options.target, wish, lambda line: say(line, file=sys.stderr)):
             records.append(record)
@@ -191,6 +199,7 @@ def warmstart_command(options: Options) -> int:
     }
     measure = AccuracyMeasure(options.problems, options.samples, options.max_completion_tokens or 0)
     sets = assignments(options.sets)
+    warn_of_precision(options.dtype)
     with Ticker() as ticker:
         about = measured_start(settings, options.task, sets, measure, options.out, ticker.tell)
     say(as_json(about) if options.json else "\n".join(as_lines(about)))

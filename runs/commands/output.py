@@ -26,6 +26,14 @@ def complain(message: str, code: int) -> int:
     return code
 
 
+def warn_of_precision(dtype: str | None) -> None:
+    """Warn on stderr if models compute on this processor, and are slow there in this precision."""
+    from grpobench.runs.tools.machine import slow_precisions
+
+    for text in slow_precisions([dtype or "float32"]):
+        say(f"note: {text}; omit --dtype", file=sys.stderr, flush=True)
+
+
 class PrintableCheck(Protocol):
     """What a check found."""
 

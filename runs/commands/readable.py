@@ -16,7 +16,14 @@ from grpobench.runs.commands.options import (
     out_option,
     task_options,
 )
-from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
+from grpobench.runs.commands.output import (
+    DONE,
+    INFRASTRUCTURE,
+    as_json,
+    complain,
+    say,
+    warn_of_precision,
+)
 
 
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", help="As in model.name of a recipe.")
@@ -78,6 +85,7 @@ def readable_command(options: Options) -> int:
     }
     request = readable.ask(options.models, options.task.split(",") if options.task else (), wish, warm)
     rows = []
+    warn_of_precision(options.dtype)
     try:
         for row in readable.measure(request, lambda line: say(line, file=sys.stderr)):
             rows.append(row)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.experiment import memory, preflight, sampler_choice, trial
-from grpobench.runs.experiment.engines import Where, with_devices
+from grpobench.runs.experiment.engines import HERE, Where, with_devices
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.memory import Planned
 from grpobench.runs.experiment.memory_table import plan_lines
@@ -160,7 +160,7 @@ def rehearse(
     memory.demand(plans)
     try:
         previews = [
-            preview(recipe, out, workers, allow_change, try_code and not index)
+            preview(recipe, out, workers, allow_change, try_code and not index, where)
             for index, recipe in enumerate(recipes)
         ]
     except ModelError:  # without a tokenizer nothing can run, but config.json told the memory
@@ -171,7 +171,12 @@ def rehearse(
 
 
 def preview(
-    recipe: Recipe, out: Path, workers: int, allow_change: bool = False, try_code: bool = False
+    recipe: Recipe,
+    out: Path,
+    workers: int,
+    allow_change: bool = False,
+    try_code: bool = False,
+    where: Where = HERE,
 ) -> Preview:
     """Check a recipe and say what `grpobench run` would do. With `try_code` this includes a trial.
 
@@ -187,7 +192,7 @@ def preview(
     configs = [run.config for run in runs]
     shown = prompts(configs)
     tried = try_out(configs) if try_code else ()
-    notes = (*clash(runs, allow_change), *fewer(configs))
+    notes = (*clash(runs, allow_change), *fewer(configs), *preflight.notes_on_precision(configs, where))
     return Preview(
         name=recipe.name,
         folder=folder,

@@ -91,6 +91,8 @@ def run_experiment(
         where = with_devices(where, waiting)
         slots = workers or recipe.head.workers or 0
         memory.demand_room(waiting, gpu_memory, where, slots, line_on(console))
+        for text in preflight.notes_on_precision(waiting, where):
+            line_on(console)(f"note: {text}")
         if try_code and execute == EXECUTE:
             trial.demand(waiting, folder, where, line_on(console))
         write_experiment(folder, recipe)

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.models import model_files, model_packages
 from grpobench.runs.models.adapter import Adapter
@@ -16,6 +17,7 @@ from grpobench.runs.models.sizes import read_sizes, shapes
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL, beside, remove, sync_folder
 from grpobench.runs.tools.lock import FolderError
+from grpobench.runs.tools.machine import slow_precisions
 from grpobench.tasks.task import Split, Task
 
 BYTES = 4
@@ -96,6 +98,15 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
             f"they run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps "
             "logs alone"
         )
+
+
+def notes_on_precision(configs: Sequence[RunConfig], where: Where) -> list[str]:
+    """A note for each `model.dtype` that is slow on this machine's processor, if the runs are executed
+    there."""
+    if where.on != "local":
+        return []
+    slow = slow_precisions(config.model.dtype for config in configs)
+    return [f'{text}; set model.dtype = "float32"' for text in slow]
 
 
 def counted(configs: Sequence[RunConfig]) -> list[tuple[RunConfig, int]]:

@@ -18,7 +18,7 @@ from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import installed
-from grpobench.runs.tools.machine import list_gpus
+from grpobench.runs.tools.machine import list_gpus, measure_slowdown
 from grpobench.tasks.data import sources
 from grpobench.tasks.task import Task, family
 from grpobench.tasks.workers.pool import cores
@@ -48,7 +48,7 @@ def examine(out: Path) -> list[MachineCheck]:
     if not installed.version_of("torch"):
         probes.append(without_torch)
     else:
-        probes += [torch_device, memory, training, vllm]
+        probes += [torch_device, precision, memory, training, vllm]
     probes += [packages, models, sandboxes, data_sets, task_readiness, lambda: disk(out)]
     findings: list[MachineCheck] = []
     for probe in probes:
@@ -105,6 +105,17 @@ def torch_device() -> list[MachineCheck]:
         works = "ok" if total == 64 else "broken"
         findings.append(MachineCheck("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
     return findings
+
+
+def precision() -> list[MachineCheck]:
+    """How fast the processor multiplies in the other precisions of `model.dtype`, if runs use it."""
+    if list_gpus():
+        return []
+    times = {name: measure_slowdown(name) for name in ("bfloat16", "float16")}
+    detail = ", ".join(
+        f"{name} takes {factor:.1f} times as long as float32" for name, factor in times.items()
+    )
+    return [MachineCheck("precision", "ok", f"a product of matrices in {detail}")]
 
 
 def memory() -> MachineCheck:

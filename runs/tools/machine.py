@@ -8,7 +8,8 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -23,6 +24,10 @@ SPIN_COUNT, DEFAULT_SPINS = "GOMP_SPINCOUNT", "1000"
 libgomp's default for milliseconds. With another busy program on the machine, that made a step 20 times
 slower."""
 COUNT_CODE = "import torch; print(torch.cuda.device_count())"
+SLOW = 2.0
+"""From this many times float32's time on, a precision is too slow on a processor."""
+TOKENS, WIDTH, INNER = 256, 576, 1536
+"""Shapes of a product in SmolLM2-135M: tokens, and both sides of a weight of its feed-forward layers."""
 SMALLEST_MEMORY_CODE = (
     "import torch; print(min(torch.cuda.get_device_properties(i).total_memory "
     "for i in range(torch.cuda.device_count())))"
@@ -102,6 +107,38 @@ def _print_number(code: str, visible_gpus: str | None) -> int | None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     output = done.stdout.strip()
     return int(output) if output.isdigit() else None
+
+
+@functools.cache
+def measure_slowdown(precision: str) -> float:
+    """The time that this processor takes to multiply matrices in `precision`, divided by that in float32.
+
+    A processor without instructions for bfloat16 converts each number, which takes several times as long.
+    The measurement takes less than a second.
+    """
+
+    def seconds(dtype: torch.dtype) -> float:
+        tokens, weight = torch.ones(TOKENS, WIDTH, dtype=dtype), torch.ones(INNER, WIDTH, dtype=dtype)
+        times = []
+        for _ in range(4):  # The first includes the choice of a kernel, and another program may delay one.
+            start = time.perf_counter()
+            tokens @ weight.T
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    return seconds(getattr(torch, precision)) / seconds(torch.float32)
+
+
+def slow_precisions(precisions: Iterable[str]) -> list[str]:
+    """A sentence for each precision that is slow on this processor; none on a machine with a GPU."""
+    if count_gpus():
+        return []
+    return [
+        f"a product of matrices in {precision} takes {measure_slowdown(precision):.0f} times as long on this "
+        "processor as in float32"
+        for precision in dict.fromkeys(precisions)
+        if precision != "float32" and measure_slowdown(precision) >= SLOW
+    ]
 
 
 def release_memory() -> None:

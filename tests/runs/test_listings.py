@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,8 @@ def test_doctor_tries_what_it_reports_and_imports_nothing_else(tmp_path: Path) -
         assert subjects[subject]["health"] == "not tried"
         assert "grpobench doctor --deep" in subjects[subject]["detail"]
     assert str(tmp_path) in subjects["disk"]["detail"]
+    gpu = subjects["gpu"]["health"] == "ok"
+    assert gpu or re.search(r"bfloat16 takes \d+\.\d times as long", subjects["precision"]["detail"])
 
 
 def test_a_finding_without_the_scale_is_not_said_to_lack_runs() -> None:

@@ -12,6 +12,7 @@ from grpobench.runs import cli
 from grpobench.runs.experiment import dry_run, preflight
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools import machine
 
 RECIPE = """
 name = "m"
@@ -122,6 +123,18 @@ def test_the_text_says_what_is_an_estimate(recipe_folder: Path, capsys: pytest.C
     )
     assert lines[5].startswith("note: evaluate.test_problems = 100")
     assert lines[8].startswith("    Q:") and lines[9] == "    A:"
+
+
+def test_a_slow_precision_is_a_note(
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "measure_slowdown", lambda precision: 8.0)
+    (note,) = [
+        note
+        for note in dry_run_row("--set", "model.dtype=bfloat16", capsys=capsys)["notes"]  # type: ignore[attr-defined]
+        if "bfloat16" in note
+    ]
+    assert note.endswith('; set model.dtype = "float32"')
 
 
 @pytest.mark.parametrize(

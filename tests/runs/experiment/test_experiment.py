@@ -43,6 +43,15 @@ def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr("grpobench.runs.experiment.launcher.PAUSES", (0.0,) * 3)
 
 
+def test_a_slow_precision_is_noted_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "measure_slowdown", lambda precision: 8.0)
+    head = '[model]\nname = "nano"\ndtype = "bfloat16"\n'
+    _, printed = launch(recipe(tmp_path, "fine", head=head), tmp_path)
+    assert printed.startswith("note: a product of matrices in bfloat16 takes 8 times as long")
+
+
 def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "fine1", "raise", "kill", "diverge", "forget", "fine2")
     outcome, printed = launch(parsed_recipe, tmp_path)

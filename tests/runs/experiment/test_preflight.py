@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ from helpers.whole_runs import configure
 
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment import preflight
+from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.models.model_files import POLICIES
 from grpobench.runs.settings.config import CheckpointConfig, ModelConfig, SamplerConfig, TrainConfig
+from grpobench.runs.tools import machine
 from grpobench.runs.tools.lock import FolderError
 
 NANO = preflight.weights("nano")
@@ -109,3 +112,30 @@ def test_what_runs_keep_is_held_against_the_free_space(
     for run in runs:
         run.state = "finished"
     preflight.demand(runs, tmp_path, 1, messages.append)  # nothing is to be written
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "gpus", "on", "noted"),
+    [(8.2, 0, "local", True), (1.4, 0, "local", False), (8.2, 1, "local", False), (8.2, 0, "ray", False)],
+)
+def test_a_precision_that_this_processor_is_slow_in_is_noted_where_runs_use_it(
+    slowdown: float, gpus: int, on: Any, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "measure_slowdown", lambda precision: slowdown)
+    monkeypatch.setattr(machine, "count_gpus", lambda: gpus)
+    float32, bfloat16 = (
+        configure("nano", model=ModelConfig("nano", dtype=d)) for d in ("float32", "bfloat16")
+    )
+    notes = preflight.notes_on_precision([float32, bfloat16, bfloat16], Where(on))
+    assert [note.partition(" takes ")[0] for note in notes] == noted * ["a product of matrices in bfloat16"]
+    assert all("takes 8 times as long" in note and 'set model.dtype = "float32"' in note for note in notes)
+    assert not preflight.notes_on_precision([float32], Where(on))
+
+
+def test_the_slowdown_of_a_precision_is_the_quotient_of_the_shortest_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([40, 16, 24, 30, 9, 2, 3, 4])
+    ticks = itertools.accumulate(time for pair in ((0, time) for time in times) for time in pair)
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: next(ticks))
+    assert machine.measure_slowdown.__wrapped__("bfloat16") == 8
