@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.findings import finding, question
+from helpers.good_recipes import everything_installed
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.figures.drawing import svg_text
@@ -147,7 +148,8 @@ def test_a_table_kept_without_its_horizon_has_that_of_its_recipe(path: Path) -> 
     study = read_finding(name)
     if study.finding.digest != record.registration.finding.digest:
         pytest.skip("the finding's file is of a later rule than its kept table")
-    planned = {config.train.steps for config in study.recipe(scale).runs()}
+    with everything_installed():
+        planned = {config.train.steps for config in study.recipe(scale).runs()}
     assert {end for horizon_by_run in record.horizons.values() for end in horizon_by_run.values()} == planned
 
 
@@ -159,7 +161,11 @@ def test_the_page_prints_no_update_beyond_the_end() -> None:
     for record in records:
         (end,) = {end for horizon_by_run in record.horizons.values() for end in horizon_by_run.values()}
         page = KEPT.parents[1] / "findings" / f"{record.registration.finding.name}.md"
-        part = page.read_text(encoding="utf-8").partition("\n## Nano scale\n")[2].partition("\n## ")[0]
+        part = (
+            page.read_text(encoding="utf-8")
+            .partition(f"\n## {record.registration.scale.capitalize()} scale\n")[2]
+            .partition("\n## ")[0]
+        )
         arms = next(line for line in part.splitlines() if line.startswith("- Each arm"))
         bounds = re.findall(r"\(([\d.]+) to ([\d.]+)", arms)
         assert bounds and all(0 <= float(low) <= float(high) <= end for low, high in bounds), arms

@@ -29,6 +29,7 @@ PRINTING = (
     "analysis.theory.comparison",
     *("runs.inventory.findings.parts.part_words", "runs.inventory.findings.records.rerun_words"),
     *("runs.evaluation.text", "runs.tools.progress", "runs.tools.toml"),
+    "runs.tools.machine.slow_precisions",
 )
 """Modules and functions that make text of what a command returns, or show how far it is."""
 EXCEPTIONS = {

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.prepare import demonstrations, measured_start, warmstart
 from grpobench.runs.settings.config import ModelConfig
+from grpobench.runs.tools import machine
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.letters import Letters
@@ -82,6 +84,29 @@ def test_command_trains_measures_records_and_finds_its_cache(
     assert cli.main(["warmstart", *WORDS, *MEASURE]) == 0
     shown = capsys.readouterr().out
     assert "from the cache" in shown and f"--set model.name={cached}" in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("warmstart", "nano", "--task", "arithmetic", "--steps", "1", "--batch", "2"),
+        ("eval", "nano", "--task", "arithmetic", "--out", "models"),
+        ("tasks", "readable", "nano", "--task", "arithmetic", "--out", "models"),
+    ],
+)
+def test_a_precision_that_is_slow_on_this_processor_is_noted(
+    words: Sequence[str],
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 0)
+    monkeypatch.setattr(machine, "measure_slowdown", lambda precision: 8.0)
+    for options, noted in ((("--dtype", "bfloat16"), True), ((), False)):
+        assert cli.main([*words, "--problems", "2", *options]) == 0
+        assert ("in bfloat16 takes 8 times as long" in capsys.readouterr().err) == noted
 
 
 def test_recipe_finds_command_weights_and_the_folder_is_the_same_policy(
