@@ -22,14 +22,7 @@ from grpobench.runs.commands.options import (
     task_options,
     trust_option,
 )
-from grpobench.runs.commands.output import (
-    DONE,
-    INFRASTRUCTURE,
-    as_json,
-    complain,
-    say,
-    warn_of_precision,
-)
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say, warn_of_precision
 
 if TYPE_CHECKING:
     from grpobench.runs.evaluation.question import Through

@@ -16,14 +16,7 @@ from grpobench.runs.commands.options import (
     out_option,
     task_options,
 )
-from grpobench.runs.commands.output import (
-    DONE,
-    INFRASTRUCTURE,
-    as_json,
-    complain,
-    say,
-    warn_of_precision,
-)
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say, warn_of_precision
 
 
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", help="As in model.name of a recipe.")
