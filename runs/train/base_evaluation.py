@@ -1,8 +1,9 @@
 """The evaluation before training, made once for all arms that start from the same policy."""
 
 # Arms of one seed and task start from the same weights and answer the same problems with the same random
-# numbers, so that their evaluations before training have the same rows. The first run that makes one saves it
-# in the experiment's folder, under a hash of everything that its numbers can depend on. The others load it.
+# numbers, so that their evaluations before training have the same rows. Where nothing is sampled, runs of all
+# seeds have the same. The first run that makes one saves it in the experiment's folder, under a hash of
+# everything that its numbers can depend on. The others load it.
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ class Base:
             "made from": {
                 n: v for n, v in fingerprint_by_name.items() if not n.endswith("problems") or n == problems
             },
-            "seed": config.seed,
+            "seed": config.seed if depends_on_seed(evaluator) else None,
             "task": [task.name, split, strict.plain(task)],
             "evaluate": {name: setting for name, setting in evaluate.items() if name not in BESIDE},
             "sampler": [
@@ -104,6 +105,13 @@ class Base:
             "machine": [provenance.device(), provenance.vectors(), torch.get_num_threads()],
         }
         return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def depends_on_seed(evaluator: Evaluator) -> bool:
+    """Whether an evaluation samples: greedy answers and likelihoods are the same for every seed."""
+    sampled = evaluator.settings.samples > 0 and "sampled" in evaluator.task.modes
+    # A judge writes its verdicts, with random numbers of its own.
+    return sampled or evaluator.judge is not None
 
 
 def evaluate(trainer: Trainer, evaluator: Evaluator, step: int, split: Split) -> Evaluation:

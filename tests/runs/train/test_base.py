@@ -1,4 +1,4 @@
-"""Locks: the base is evaluated once for all arms that begin from it, and no number tells."""
+"""Locks: the base is evaluated once for all runs that begin from it, and no number tells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers.whole_runs import configure, run, timeless
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.metrics.evaluator import Evaluator
-from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.train import base_evaluation
 
 
@@ -79,6 +79,25 @@ def test_anything_that_could_alter_it_has_a_base_of_its_own(
     run(first, tmp_path / "first")
     run(other, tmp_path / "other")
     assert evaluated.count((0, "validation")) == 2 and read_evaluated_by(tmp_path / "other") is None
+
+
+def test_runs_of_two_seeds_share_a_base_whose_answers_are_greedy(
+    policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
+) -> None:
+    greedy = EvaluateConfig(every=2, problems=3, samples=0, test_problems=2)
+    first = arm(policy, GRPO(), seed=3, evaluate=greedy)
+    second = dataclasses.replace(first, seed=4)
+    alone = run(second, tmp_path / "alone" / "second")
+    evaluated.clear()
+    run(first, tmp_path / "both" / "first")
+    after = run(second, tmp_path / "both" / "second")
+    assert [entry for entry in evaluated if entry[0] == 0] == [(0, "validation"), (0, "test")]
+    assert [timeless(row) for row in after] == [timeless(row) for row in alone]
+    logs = [
+        (tmp_path / folder_name / "second" / "eval.jsonl").read_bytes() for folder_name in ("alone", "both")
+    ]
+    assert logs[0] == logs[1]
+    assert read_evaluated_by(tmp_path / "both" / "second") == {"validation": "first", "test": "first"}
 
 
 def test_damaged_evaluation_is_made_anew(
