@@ -1,4 +1,4 @@
-"""The evaluation before training, made once for all arms that start from the same policy."""
+"""The evaluation before training, made once for all runs that start from the same policy."""
 
 # Arms of one seed and task start from the same weights and answer the same problems with the same random
 # numbers, so that their evaluations before training have the same rows. Where nothing is sampled, runs of all
@@ -108,7 +108,8 @@ class Base:
 
 
 def depends_on_seed(evaluator: Evaluator) -> bool:
-    """Whether an evaluation samples: greedy answers and likelihoods are the same for every seed."""
+    """Whether a seed changes the numbers. Greedy answers and likelihoods are the same for every seed, also
+    with an adapter, which begins as no change (its B is 0)."""
     sampled = evaluator.settings.samples > 0 and "sampled" in evaluator.task.modes
     # A judge writes its verdicts, with random numbers of its own.
     return sampled or evaluator.judge is not None
