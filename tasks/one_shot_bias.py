@@ -80,6 +80,9 @@ class OneShotBias(Task):
     asks: bool = False
     """With answers in words: whether the prompt asks for an option word for word; letters always are asked
     for. A chat model without a warm start needs it. Kept results have a warm start and no request."""
+    ambiguous_only: bool = False
+    """Whether evaluations leave out the questions whose context gives the answer: half of the cost, where
+    accuracy and bias on ambiguous questions are all that is read."""
 
     def __post_init__(self) -> None:
         category, _, number = self.item.rpartition("-")
@@ -96,7 +99,9 @@ class OneShotBias(Task):
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "train":
             return _training(self, data_folder())
-        return _measured(self.item, self.control, self._form, split, data_folder())
+        questions = _measured(self.item, self.control, self._form, split, data_folder())
+        ambiguous = (problem for problem in questions if problem.traits["condition"] == "ambiguous")
+        return tuple(ambiguous) if self.ambiguous_only else questions
 
     def lessons(self) -> Sequence[Problem]:
         return _lessons(self.item, self._form, data_folder())

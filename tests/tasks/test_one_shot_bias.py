@@ -208,6 +208,12 @@ def test_any_prefix_is_balanced(folder: Path) -> None:
     problems = OneShotBias(item="Age-0").problems("test")[:44]
     cells = Counter((p.traits["category"], p.traits["condition"], p.traits["polarity"]) for p in problems)
     assert set(cells.values()) == {1} and len(cells) == 44
+    ambiguous = OneShotBias(item="Age-0", ambiguous_only=True)
+    cells = Counter((p.traits["category"], p.traits["polarity"]) for p in ambiguous.problems("test")[:22])
+    assert set(cells.values()) == {1} and len(cells) == 22
+    every = OneShotBias(item="Age-0").problems("test")
+    assert ambiguous.problems("test") == tuple(p for p in every if p.traits["condition"] == "ambiguous")
+    assert ambiguous.lessons() == OneShotBias(item="Age-0").lessons()  # which share a warm start
 
 
 def test_own_category_is_measured_apart(folder: Path) -> None:
