@@ -146,7 +146,7 @@ def rehearse(
     trial is made of the first one's code.
 
     Raises as `preview` does, and ConfigError for runs that cannot fit into memory; `show` is told the plan of
-    the memory before that, and before a ModelError.
+    the memory before that, and before a ModelError. Before a trial it is told which precisions are slow.
     """
     gpu = sampler_choice.has_gpu(gpu_memory, where)
     recipes = [sampler_choice.decide(recipe, out / recipe.name, gpu) for recipe in recipes]
@@ -158,6 +158,8 @@ def rehearse(
     if any(planned_run.verdict == "does not fit" for planned_run in plans):
         show("\n".join(plan_lines(plans, "")))
     memory.demand(plans)
+    for text in preflight.notes_on_precision(configs, where) if try_code else ():
+        show(f"note: {text}")  # before the trial, which computes in that precision
     try:
         previews = [
             preview(recipe, out, workers, allow_change, try_code and not index, where)

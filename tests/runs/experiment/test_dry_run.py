@@ -234,3 +234,26 @@ def test_a_split_without_problems_fails_before_the_run(
     (recipe_folder / "m.toml").write_text(RECIPE.replace(old, task))
     assert cli.main(["run", "m.toml", "--dry-run", "--no-trial"]) == 2
     assert "no problem is in the split validation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("dtype", "noted"), [("bfloat16", True), ("float32", False)])
+def test_a_slow_precision_is_noted_before_the_trial_computes_in_it(
+    dtype: str,
+    noted: bool,
+    recipe_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(machine, "measure_slowdown", lambda precision: 8.2)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 0)
+    before_trial: list[str] = []
+
+    def no_trial(configs: object) -> tuple[()]:
+        before_trial.append(capsys.readouterr().out)
+        return ()
+
+    monkeypatch.setattr(dry_run, "try_out", no_trial)
+    assert cli.main(["run", "m.toml", "--dry-run", "--set", f"model.dtype={dtype}"]) == 0
+    assert [
+        f"note: a product of matrices in {dtype} takes 8 times as long" in text for text in before_trial
+    ] == [noted]
