@@ -1,4 +1,4 @@
-"""Findings over several bases: seeds are nested in bases, and intervals are over bases."""
+"""Findings over several bases: intervals are over bases, and over seeds that these share."""
 
 # Every run of an arm begins with the same weights, so an interval over seeds is about one base. A finding
 # with `bases = "warm_start_seed"` reads the base of a run from its arm: `grpo+warm_start_seed-2` is the arm
@@ -7,19 +7,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
+from grpobench.analysis.findings.contrasts import SEEDS_PER_BASE
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.result import Judged
-from grpobench.analysis.statistics.intervals import Estimate, seed_mean
+from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error, t_quantile
 from grpobench.analysis.statistics.permutation import sign_flip_p, smallest_p
 
-SEEDS_PER_BASE = 1_000_000
-"""The seed s of base number b, in the order of their names, is counted as s + b · `SEEDS_PER_BASE`."""
 Number = TypeVar("Number", float, int, "int | None")
 
 
@@ -31,7 +30,7 @@ def split_arm(arm: str, setting: str) -> tuple[str, str]:
     return "+".join(part for part in parts if part not in bases), base
 
 
-def nested(values: Mapping[Key, Number], setting: str) -> dict[Key, Number]:
+def numbered(values: Mapping[Key, Number], setting: str) -> dict[Key, Number]:
     """Values of runs with the base in place of the arm's name in the number of the seed."""
     if not setting:
         return dict(values)
@@ -51,14 +50,39 @@ def contrasts_by_base(test_result: Judged) -> list[list[float]]:
     return list(by_base.values())
 
 
+def mean_over_bases(contrasts: Sequence[Sequence[float]], shared: Sequence[float]) -> Estimate:
+    """The mean over bases of their means over seeds, from the contrasts of each base, with its t interval
+    over bases.
+
+    Where bases share seeds, `shared` has the mean over bases of each seed. What a seed does on every base
+    makes bases no more different, so an interval over bases leaves it out. Then the squared standard errors
+    over bases and over seeds are added, with Satterthwaite's degrees of freedom (An approximate distribution
+    of estimates of variance components, Biometrics Bulletin 2:110–114, 1946), and the wider one of both
+    intervals holds. The sum counts the scatter of single runs twice, and errs on that side. With one shared
+    seed there is no interval."""
+    means = [float(np.mean(of_base)) for of_base in contrasts]
+    mean = seed_mean(means)
+    if not shared or math.isnan(mean.low):
+        return mean
+    if len(shared) < 2:
+        return Estimate(mean.value, math.nan, math.nan)
+    squares = np.array([standard_error(means), standard_error(shared)]) ** 2
+    degrees = np.array([len(means), len(shared)]) - 1
+    if not (total := float(squares.sum())):
+        return mean
+    freedom = total**2 / float((squares**2 / degrees).sum())
+    half = float(t_quantile(freedom, 0.95)) * math.sqrt(total)
+    return Estimate(mean.value, min(mean.low, mean.value - half), max(mean.high, mean.value + half))
+
+
 def over_bases(test_result: Judged) -> Judged:
-    """The judged test with the mean over bases of their means over seeds, and its t interval over bases. Its
-    p says what holds on these bases. A verdict stands only if the interval over bases says the same: it lies
-    on one side of 0, or inside what matters."""
-    means = [float(np.mean(contrasts)) for contrasts in contrasts_by_base(test_result)]
-    mean, test, count = seed_mean(means), test_result.test, len(means)
+    """The judged test with the mean and interval of `mean_over_bases`. Its p says what holds on these bases.
+    A verdict stands only if the interval says the same: it lies on one side of 0, or inside what matters."""
+    by_base, by_seed = contrasts_by_base(test_result), test_result.repetitions
+    shared = by_seed if len(by_seed) < len(test_result.contrasts) else ()
+    mean, test, count = mean_over_bases(by_base, shared), test_result.test, len(by_base)
     effect = Estimate(*(math.exp(end) if test.ratio else end for end in (mean.value, mean.low, mean.high)))
-    p = sign_flip_p(means)
+    p = sign_flip_p([float(np.mean(of_base)) for of_base in by_base])
     words = f"over {count} bases p {p:.3g} (smallest possible {smallest_p(count):.2g})"
     changed = replace(test_result, effect=effect, bases=count, needs=f"{test_result.needs}; {words}")
     within = test.bounds[0] < mean.low and mean.high < test.bounds[1]  # NaN is neither

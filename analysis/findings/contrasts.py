@@ -11,6 +11,10 @@ from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.rule import Check, Test, covers
 from grpobench.analysis.runfolder.files import LogError
 
+SEEDS_PER_BASE = 2**63
+"""The seed s of base number b, in the order of their names, is counted as s + b · `SEEDS_PER_BASE`. Seeds are
+below it."""
+
 
 def contrasts_of(
     test_or_check: Test | Check, values: Mapping[Key, float], waits: bool = False
@@ -26,6 +30,16 @@ def contrasts_of(
             sums[seed] = sums.get(seed, 0.0) + weight * value
             complete[seed] = complete.get(seed, 0) + math.isfinite(value)
     return {seed: sums[seed] for seed in sorted(sums) if complete[seed] == len(test_or_check.contrast)}
+
+
+def repetitions(contrasts: Mapping[int, float]) -> dict[int, float]:
+    """Seed -> its mean over bases, from contrasts by seed and base. Runs with one seed draw the same
+    problems, samples and errors of a verifier on every base, so that they are one repetition; a base with
+    seeds of its own has repetitions of its own. With one base these are the contrasts."""
+    by_seed: dict[int, list[float]] = {}
+    for seed, contrast in contrasts.items():
+        by_seed.setdefault(seed % SEEDS_PER_BASE, []).append(contrast)
+    return {seed: float(np.mean(by_base)) for seed, by_base in by_seed.items()}
 
 
 def log_of(value: float) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpobench.analysis.findings.contrasts import SEEDS_PER_BASE
 from grpobench.analysis.findings.horizons import count_reached
 from grpobench.analysis.findings.planned import (
     DIRECTED,
@@ -147,8 +148,10 @@ def effect_words(test: Mapping[str, Any]) -> str:
 
 def bases_words(test: Mapping[str, Any]) -> str:
     """What the interval of a test is about, from a row of `result.as_row`."""
+    if test["bases"] > 1 and len({seed % SEEDS_PER_BASE for seed in test["seeds"]}) < len(test["seeds"]):
+        return f"{test['bases']} bases, which share seeds: intervals are over bases and seeds"
     if test["bases"] > 1:
-        return f"{test['bases']} bases: seeds are nested in them, and intervals are over bases"
+        return f"{test['bases']} bases with seeds of their own: intervals are over bases"
     return "one base: all seeds of an arm start from the same weights, and intervals are about these"
 
 

@@ -79,7 +79,7 @@ def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None)
         axes.set_xlabel("effect ÷ smallest effect that matters\n← against the claim     as claimed →")
         sns.despine(figure, left=True)
     seeds = counted(
-        [len(result.deciding.seeds) for result in results if not result.deciding.test.deals], "seed"
+        [len(result.deciding.repetitions) for result in results if not result.deciding.test.deals], "seed"
     )
     caption = (
         f"Effect of the test that decides each finding, over {seeds}, with its 95% interval, by conclusion. "

@@ -9,8 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from grpobench.analysis.findings.at_best import judge_at_best
-from grpobench.analysis.findings.bases import nested, over_bases
-from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
+from grpobench.analysis.findings.bases import numbered, over_bases
+from grpobench.analysis.findings.contrasts import (
+    contrasts_of,
+    log_of,
+    mean_by_seed,
+    repetitions,
+    values_covered,
+)
 from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
 from grpobench.analysis.findings.result import Judged, Result, Verdict, outside_bounds, verdict_of
 from grpobench.analysis.findings.rule import Finding, Test, covers
@@ -63,9 +69,9 @@ def judge(
     missing.
     """
     waiting, horizons = bool(waits), horizons or {}
-    values = {name: nested(measured, finding.bases) for name, measured in values.items()}
-    horizons = {name: nested(ends, finding.bases) for name, ends in horizons.items()}
-    collapsed = nested(dict.fromkeys(collapsed, 0), finding.bases)
+    values = {name: numbered(measured, finding.bases) for name, measured in values.items()}
+    horizons = {name: numbered(ends, finding.bases) for name, ends in horizons.items()}
+    collapsed = numbered(dict.fromkeys(collapsed, 0), finding.bases)
     divided = {} if waits else divisions(finding, values, collapsed)
     values = {**values, **{name: division.others for name, division in divided.items() if division.is_asked}}
     judged = {test.name: _dealt(test, values[test.name], waiting) for test in finding.test if test.deals}
@@ -176,10 +182,11 @@ def _family(
     if not tests:
         return {}
     contrasts = [contrasts_of(test, values[test.name], waits) for test in tests]
-    samples = [np.array([*contrast.values()], dtype=np.float64) for contrast in contrasts]
+    independent = [repetitions(contrast) for contrast in contrasts]
+    samples = [np.array([*contrast.values()], dtype=np.float64) for contrast in independent]
     two_part = [test for test in tests if test.name in divided and divided[test.name].is_asked]
-    shares = {test.name: shares_of(test, divided[test.name]) for test in two_part}
-    _, p = joint_ps([*contrasts, *shares.values()])
+    shares = {test.name: repetitions(shares_of(test, divided[test.name])) for test in two_part}
+    _, p = joint_ps([*independent, *shares.values()])
     p_share = dict(zip(shares, p[len(tests) :], strict=True))
     close = holm(
         [inside_ps([contrast], test.bounds)[0] for contrast, test in zip(samples, tests, strict=True)]
@@ -187,7 +194,7 @@ def _family(
     judged = {}
     for i, test in enumerate(tests):
         p_values = min(1.0, share * float(p[i])), min(1.0, share * float(close[i]))
-        test_result = _judged(test, tuple(contrasts[i]), samples[i], p_values, len(tests), waits)
+        test_result = _judged(test, contrasts[i], samples[i], p_values, len(tests), waits)
         judged[test.name] = replace(
             test_result, share=share, needs=test_result.needs + _saturated(test, values[test.name])
         )
@@ -208,24 +215,24 @@ def _saturated(test: Test, values: Mapping[Key, float]) -> str:
 
 def _judged(
     test: Test,
-    seeds: tuple[int, ...],
-    contrasts: Floats,
+    contrasts: Mapping[int, float],
+    sample: Floats,
     p_values: tuple[float, float],
     tests: int,
     waits: bool,
 ) -> Judged:
     p, p_equivalence = p_values
-    mean = seed_mean(contrasts)
+    mean = seed_mean(sample)
     effect, inside = shown(mean.value > 0, p, p_equivalence, (mean.low, mean.high), test.bounds)
     scaled = Estimate(
         *(math.exp(number) if test.ratio else number for number in (mean.value, mean.low, mean.high))
     )
     judged = Judged(
-        test, seeds, tuple(map(float, contrasts)), scaled, p, p_equivalence, "unresolved", "", tests
+        test, tuple(contrasts), (*contrasts.values(),), scaled, p, p_equivalence, "unresolved", "", tests
     )
     if waits:
         return replace(judged, needs="waits for runs without a result")
-    if not seeds:
+    if not contrasts:
         return replace(judged, needs="no seed has every value that the contrast needs")
     judged = replace(judged, shown=effect, inside=inside, verdict=verdict_of(test, effect, inside))
     return replace(judged, needs=_reason(judged, mean))
@@ -233,7 +240,7 @@ def _judged(
 
 def _reason(judged: Judged, mean: Estimate) -> str:
     """The reason for the verdict; if it is unresolved, what a verdict would need."""
-    seeds, needed = len(judged.seeds), seeds_needed(ALPHA)
+    seeds, needed = len(judged.repetitions), seeds_needed(ALPHA)
     over = f"over {seeds} seeds and {judged.corrected} test{'s' * (judged.corrected > 1)}"
     close = f"p {judged.p_equivalence:.3g} that {outside_bounds(judged.test)}, {over}"
     differs = judged.shown in ("higher", "lower")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ class PlannedTest:
 
     test: Test
     seeds: int
+    """Number of independent repetitions: a seed that ran on several bases is one."""
     tests: int
     """How many tests the correction is over, this one included."""
     sd: float = math.nan
@@ -36,9 +36,11 @@ class PlannedTest:
     source: str = ""
     """Where it was measured, in words."""
     bases: int = 1
-    """Number of bases that the seeds are nested in."""
+    """Number of bases."""
+    seeds_per_base: int = 1
+    """Number of seeds of each base: all where bases share seeds."""
     base_sd: float = math.nan
-    """Standard deviation of the contrast over bases, beyond what seeds explain; NaN if it is not known."""
+    """Standard deviation over bases of the mean contrast of their seeds; NaN if it is not known."""
 
     @property
     def power(self) -> float:
@@ -61,9 +63,8 @@ class PlannedTest:
     def _power_over_bases(self) -> float:
         if self.bases < 2:
             return 1.0
-        between = 0.0 if math.isnan(self.base_sd) else self.base_sd
-        sd_of_base = math.hypot(between, self.sd / math.sqrt(self.seeds / self.bases))
-        margin = self.test.margin / sd_of_base
+        alike = self.sd / math.sqrt(self.seeds_per_base)
+        margin = self.test.margin / (alike if math.isnan(self.base_sd) else self.base_sd)
         return power.power_of_interval(self.bases, margin, self.test.expect not in DIRECTED, ALPHA)
 
     @property
@@ -112,22 +113,15 @@ class PlannedTest:
 
 def planned_of(judged: Judged) -> PlannedTest:
     """The test with the standard deviation that its runs show; NaN for deals and at best rates."""
-    seeds, tests = len(judged.contrasts), judged.corrected * judged.share
+    seeds, tests = len(judged.repetitions), judged.corrected * judged.share
     if not tests:
         return PlannedTest(judged.test, seeds, 0)
+    planned = PlannedTest(judged.test, seeds, tests, spread_of(judged.repetitions))
     if judged.bases < 2:
-        return PlannedTest(judged.test, seeds, tests, spread_of(judged.contrasts))
-    sd, base_sd = spreads(contrasts_by_base(judged))
-    return PlannedTest(judged.test, seeds, tests, sd, bases=judged.bases, base_sd=base_sd)
-
-
-def spreads(contrasts: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """(standard deviation over seeds inside bases, and over bases beyond it) of the contrasts of each base,
-    by analysis of variance; the second is 0 where bases differ less than their seeds explain."""
-    within = math.sqrt(float(np.mean([np.var(of_base, ddof=1) for of_base in contrasts])))
-    between = float(np.var([np.mean(of_base) for of_base in contrasts], ddof=1))
-    explained = within**2 / float(np.mean([len(of_base) for of_base in contrasts]))
-    return within, math.sqrt(max(0.0, between - explained))
+        return planned
+    by_base = contrasts_by_base(judged)
+    base_sd = spread_of([float(np.mean(of_base)) for of_base in by_base])
+    return replace(planned, bases=judged.bases, seeds_per_base=min(map(len, by_base)), base_sd=base_sd)
 
 
 def power_row(planned: PlannedTest) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from grpobench.analysis.findings.contrasts import repetitions
 from grpobench.analysis.findings.rule import FREE, Check, Finding, Test
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate
@@ -66,7 +67,7 @@ class Judged:
     """Of the log-rank test by permutation inside seeds, if the outcome is censored and the contrast is
     one of two arms on one task; beside `p`, which is that of the restricted means."""
     bases: int = 1
-    """Number of bases that the seeds are nested in; the interval of the effect is over bases from two on."""
+    """Number of bases; from two on the interval of the effect is over bases."""
     two_parts: TwoParts | None = None
     """The share of runs that fail and the outcome of the others, if the mean is over runs of both kinds."""
     shown: Shown = "unresolved"
@@ -75,6 +76,11 @@ class Judged:
     """Whether the effect is shown to lie inside the test's bounds."""
     at_edge: bool = False
     """Whether a verdict at best rates is withheld because a best rate is the smallest or largest tried."""
+
+    @property
+    def repetitions(self) -> tuple[float, ...]:
+        """The contrasts that are independent of each other: by seed, the mean over bases."""
+        return tuple(repetitions(dict(zip(self.seeds, self.contrasts, strict=True))).values())
 
     @property
     def small(self) -> bool:
@@ -100,7 +106,7 @@ class Judged:
         for deals and without a spread. It takes up to a second, and no verdict needs it."""
         if math.isnan(self._margin):
             return math.nan
-        return power.power(len(self.contrasts), self.corrected * self.share, self._margin, ALPHA, "max-t")
+        return power.power(len(self.repetitions), self.corrected * self.share, self._margin, ALPHA, "max-t")
 
     @property
     def power_equivalence(self) -> float:
@@ -109,13 +115,13 @@ class Judged:
         if math.isnan(self._margin):
             return math.nan
         return power.power_of_equivalence(
-            len(self.contrasts), self.corrected * self.share, self._margin, ALPHA
+            len(self.repetitions), self.corrected * self.share, self._margin, ALPHA
         )
 
     @property
     def _margin(self) -> float:
-        """The margin in standard deviations of the contrasts; NaN where no power is known."""
-        return self.test.margin / spread_of(np.array(self.contrasts)) if self.corrected else math.nan
+        """The margin in standard deviations of the repetitions; NaN where no power is known."""
+        return self.test.margin / spread_of(np.array(self.repetitions)) if self.corrected else math.nan
 
     @property
     def shows(self) -> bool:

@@ -184,7 +184,7 @@ class Finding:
     """Positive controls."""
     bases: str = ""
     """Setting whose sweep values are the bases, such as `warm_start_seed` or `name` of the model. Names in
-    contrasts are then those of arms without it; seeds are nested in bases, and intervals are over bases."""
+    contrasts are then those of arms without it, and intervals are over bases."""
 
     def __post_init__(self) -> None:
         if not self.test or self.test[0].also:

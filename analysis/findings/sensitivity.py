@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grpobench.analysis.findings.attachment import stands_for
-from grpobench.analysis.findings.contrasts import contrasts_of
+from grpobench.analysis.findings.contrasts import contrasts_of, repetitions
 from grpobench.analysis.findings.horizons import Values
 from grpobench.analysis.findings.result import SILENT, CheckResult, DoseSeries, Judged, Verdict
 from grpobench.analysis.findings.rule import Check, Control, Test
@@ -19,7 +19,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA
 
 def checked(check: Check, values: Values, waits: bool) -> CheckResult:
     """The check by its mean over seeds."""
-    mean = seed_mean([*contrasts_of(check, values[check.name], waits).values()])
+    mean = seed_mean([*repetitions(contrasts_of(check, values[check.name], waits)).values()])
     above = check.at_least is None or mean.value >= check.at_least  # NaN is neither
     below = check.at_most is None or mean.value <= check.at_most
     return CheckResult(check, mean, above and below)
@@ -86,7 +86,7 @@ def _series(name: str, tests: Sequence[Test], values: Values, waits: bool) -> Do
         ((low, high), {seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()})
         for (low, _, ours), (high, _, theirs) in itertools.combinations(dosed, 2)
     ]
-    _, ps = joint_ps([differences for _, differences in pairs])
+    _, ps = joint_ps([repetitions(differences) for _, differences in pairs])
     p, pair = min(zip(ps, [doses for doses, _ in pairs], strict=True))
     return DoseSeries(name, tuple(test for _, test, _ in dosed), tuple(dose for dose, _, _ in dosed), p, pair)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grpobench.analysis.findings.contrasts import contrasts_of, values_covered
+from grpobench.analysis.findings.contrasts import contrasts_of, repetitions, values_covered
 from grpobench.analysis.findings.horizons import Key, Values
 from grpobench.analysis.findings.result import Judged, verdict_of
 from grpobench.analysis.findings.rule import FREE, WHOLE, Finding, Test, limit_of
@@ -126,7 +126,7 @@ def by_two_parts(test_result: Judged, division: Division, ps: tuple[float, float
     the parts say the same, or the sign test, for which it does not matter how low a failing run ends."""
     test = test_result.test
     shares = shares_of(test, division) if math.isclose(sum(test.contrast.values()), 0, abs_tol=1e-9) else {}
-    outcomes = contrasts_of(test, division.others)
+    shares, outcomes = repetitions(shares), repetitions(contrasts_of(test, division.others))
     if ps is None:
         p_outcome, p_share = joint_ps([outcomes, shares])[1]
         (p_inside,) = inside_ps([[*outcomes.values()]], test.bounds)
@@ -148,7 +148,7 @@ def by_two_parts(test_result: Judged, division: Division, ps: tuple[float, float
     counts = failing_counts(parts.failed, parts.runs, [*test.contrast])
     mixed = f"the mean is over runs of which {counts} {division.words}"
     differs = test_result.shown in ("higher", "lower") and not test_result.says_none
-    by_signs = differs and sign_flip_p(np.sign(test_result.contrasts)) <= ALPHA
+    by_signs = differs and sign_flip_p(np.sign(test_result.repetitions)) <= ALPHA
     if test_result.verdict in ("unresolved", says) or by_signs:
         return replace(test_result, needs=f"{test_result.needs}; {mixed}")
     needs = f"{mixed}, and by two parts it is {says}: {why} (else {test_result.verdict}: {test_result.needs})"

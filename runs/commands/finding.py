@@ -113,7 +113,7 @@ def describe_rule(study: FindingFile) -> list[str]:
     for control in finding.control:
         condition = f"is {control.expect} by {control.matters:g} or more"
         lines.append(f"control: {control.name}: {control.outcome} ({_weights(control)}) {condition}")
-    lines += [f"bases: the values of {finding.bases}; seeds are nested in them"] * bool(finding.bases)
+    lines += [f"bases: the values of {finding.bases}; intervals are over them"] * bool(finding.bases)
     return [*lines, f"scales: {', '.join(study.scales)}; rule {finding.digest}"]
 
 

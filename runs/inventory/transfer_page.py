@@ -237,7 +237,7 @@ def cell(judged: Judged) -> dict[str, Any]:
 
     return {
         "effect": effect_words(test_row(judged)),
-        "seeds": len(judged.seeds),
+        "seeds": len(judged.repetitions),
         "says": judged.verdict,
     }
 

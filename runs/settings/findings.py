@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,9 @@ class FindingFile:
     expected_sd: Mapping[str, float] = field(default_factory=dict)
     """By test: the standard deviation of its contrast that the number of seeds was chosen by, on the scale on
     which differences are taken. It gives the power where no runs tell it; no part of the rule."""
+    seeds_per_base: Mapping[str, int] = field(default_factory=dict)
+    """By scale: how many of the seeds each base has. The first base has the first so many, and no two bases
+    share a seed; without it every base has every seed. No part of the rule."""
     about: Mapping[str, str] = field(default_factory=dict)
     """Algorithms whose authors claim what the finding asks, each with the test that asks it; "" is the whole
     finding. Their pages show its conclusion. No part of the rule."""
@@ -79,7 +82,9 @@ class FindingFile:
         name = f"{self.finding.name}-{scale}"
         table = {"summary": self.finding.claim, **self.scales[scale]}
         source = f"{self.finding.name} [{scale}]"
-        recipe = read_table(table, self.text, name, self.folder, sets, source)
+        recipe = self._with_seeds_of_bases(
+            read_table(table, self.text, name, self.folder, sets, source), scale
+        )
         configs = registered_runs(self.finding, recipe)
         bases = self.finding.bases
         cells = {(split_arm(config.arm, bases)[0], config.task.name) for config in configs}
@@ -105,6 +110,20 @@ class FindingFile:
         if faults:
             raise ConfigError(faults, source)
         return recipe
+
+    def _with_seeds_of_bases(self, recipe: Recipe, scale: str) -> Recipe:
+        """The recipe without the runs of seeds that are another base's."""
+        count, seeds = self.seeds_per_base.get(scale), recipe.head.seeds
+        if count is None:
+            return recipe
+        base_of = {config.arm: split_arm(config.arm, self.finding.bases)[1] for config in recipe.configs}
+        bases = list(dict.fromkeys(base_of.values()))
+        if len(seeds) != count * len(bases):
+            fault = f"seeds: {len(bases)} bases with {count} seeds each take {count * len(bases)} seeds"
+            raise ConfigError([f"{fault}, not {len(seeds)}"], f"{self.finding.name} [{scale}]")
+        base_of_seed = {seed: bases[index // count] for index, seed in enumerate(seeds)}
+        runs = [config for config in recipe.configs if base_of[config.arm] == base_of_seed[config.seed]]
+        return replace(recipe, configs=tuple(runs))
 
 
 def registered_runs(finding: Finding, recipe: Recipe) -> list[RunConfig]:
@@ -151,6 +170,7 @@ def read_finding(source: str) -> FindingFile:
         remedy = strict.did_you_mean(again, others, "give the name of another")
         faults.append(f"asked_again_by: no other finding {again!r}; {remedy}")
     kind = strict.convert(table.pop("kind", "behavior"), Kind, "kind", faults)
+    seeds_per_base = _seeds_per_base(table, scales, faults)
     about_entries, sd_entries = table.pop("about", []), table.pop("expected_sd", {})
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     tests = [] if isinstance(finding, strict.Bad) else finding.test
@@ -158,6 +178,8 @@ def read_finding(source: str) -> FindingFile:
     expected_sd = _expected_sd(sd_entries, tests, faults)
     if not isinstance(finding, strict.Bad):
         faults += [*mismatches(finding), *without_peaks(finding)]
+        if seeds_per_base and not finding.bases:
+            faults.append("seeds_per_base: the finding has no bases; name their setting in `bases`")
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
     return FindingFile(
@@ -172,6 +194,7 @@ def read_finding(source: str) -> FindingFile:
         underpowered=by_scale["underpowered"],
         asked_again_by=again,
         expected_sd=expected_sd,
+        seeds_per_base=seeds_per_base,
         about=about,
     )
 
@@ -184,12 +207,25 @@ def _by_scale(table: dict[str, Any], name: str, scales: Collection[str], faults:
         return {}
     if isinstance(remark, str):
         remark = dict.fromkeys(scales, remark)
-    faults += [
-        f"{name}.{scale}: no such scale here; it has {', '.join(scales)}"
-        for scale in remark
-        if scale not in scales
-    ]
+    faults += _unknown_scales(name, remark, scales)
     return {scale: text for scale, text in remark.items() if text}
+
+
+def _unknown_scales(name: str, by_scale: Collection[str], scales: Collection[str]) -> list[str]:
+    """Faults of a table by scale that names one without a recipe."""
+    has = f"no such scale here; it has {', '.join(scales)}"
+    return [f"{name}.{scale}: {has}" for scale in by_scale if scale not in scales]
+
+
+def _seeds_per_base(table: dict[str, Any], scales: Collection[str], faults: list[str]) -> dict[str, int]:
+    """The number by scale, taken out of the table."""
+    name = "seeds_per_base"
+    by_scale = strict.convert(table.pop(name, {}), dict[str, int], name, [])
+    if by_scale is strict.BAD or any(count < 1 for count in by_scale.values()):
+        faults.append(f"{name}: must be a table with a number of seeds, 1 or more, for a scale")
+        return {}
+    faults += _unknown_scales(name, by_scale, scales)
+    return dict(by_scale)
 
 
 def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Findings over several bases: seeds are nested in bases, and an interval is over bases.
+"""Findings over several bases: an interval is over bases, and over seeds that these share.
 
 With one base, an interval over seeds is about its weights: three bases whose effects are 40, 30 and 2 points
-have each a tight interval over seeds, and a wide one over bases.
+have each a tight interval over seeds, and a wide one over bases. Two seeds that cost 9 and 32 points on every
+base have a tight interval over bases, and say little.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.findings import finding, question
 from scipy import stats
 
-from grpobench.analysis.findings.bases import nested, split_arm
+from grpobench.analysis.findings.bases import mean_over_bases, numbered, split_arm
+from grpobench.analysis.findings.contrasts import SEEDS_PER_BASE, repetitions
 from grpobench.analysis.findings.description import bases_words, effect_words
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
+from grpobench.analysis.findings.planned import planned_of
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.runs.commands.finding import answer
 from grpobench.runs.settings.findings import read_finding
@@ -26,15 +30,19 @@ from grpobench.runs.tools.strict import ConfigError
 JITTER = (-0.01, 0.0, 0.01, 0.0)
 
 
-def judged(effects: Sequence[float], seeds: int = 4, expect: str = "higher", bases: str = "name") -> Result:
-    """Runs of `a` and `b` on as many bases, `a` above `b` by each effect, with the same numbers of seeds."""
+def judged(
+    effects: Sequence[float], of_seeds: Sequence[float] = JITTER, shared: bool = False, expect: str = "higher"
+) -> Result:
+    """Runs of `a` and `b` on as many bases, `a` above `b` by each effect and by what each seed adds, whether
+    bases share these seeds or have as many of their own."""
     values: dict[Key, float] = {}
     for base, effect in enumerate(effects):
-        for seed in range(seeds):
-            values[f"a+name-{base}", "t", seed] = 0.5 + effect + JITTER[seed % 4]
+        for index, of_seed in enumerate(of_seeds):
+            seed = index if shared else base * len(of_seeds) + index
+            values[f"a+name-{base}", "t", seed] = 0.5 + effect + of_seed
             values[f"b+name-{base}", "t", seed] = 0.5
     test = question(expect=expect, unit="points")
-    return judge(finding(test, bases=bases), {test.name: values})
+    return judge(finding(test, bases="name"), {test.name: values})
 
 
 def test_the_interval_is_over_bases() -> None:
@@ -48,7 +56,56 @@ def test_the_interval_is_over_bases() -> None:
     assert "over 3 bases p 0.25 (smallest possible 0.25)" in test_result.needs
     row = as_row(judged((0.4, 0.3, 0.2)))["tests"][0]
     assert effect_words(row) == "+30.0 points (+5.2 to +54.8; 3 bases)"
-    assert bases_words(row) == "3 bases: seeds are nested in them, and intervals are over bases"
+    assert bases_words(row) == "3 bases with seeds of their own: intervals are over bases"
+
+
+def test_a_seed_that_bases_share_is_one_repetition() -> None:
+    """Eight seeds on each of three bases: 24 pairs of one sign, and eight signs to flip. On every base a seed
+    costs 9 or 32 points: two of them say nothing."""
+    test_result = judged((0.4, 0.3, 0.2), JITTER * 2, shared=True).primary
+    assert len(test_result.seeds) == 24 and len(test_result.repetitions) == 8
+    assert test_result.p == pytest.approx(2 / 2**8) and test_result.verdict == "supported"
+    row = as_row(judged((0.4, 0.3, 0.2), JITTER * 2, shared=True))["tests"][0]
+    assert bases_words(row) == "3 bases, which share seeds: intervals are over bases and seeds"
+    two = judged((0.01, 0.0, -0.01), (0.09, 0.32), shared=True).primary
+    assert two.p == 0.5 and two.verdict == "unresolved"
+    assert two.effect.low < -0.5 and two.effect.high > 0.9  # t(1) is 12.7
+    assert judged((0.01, 0.0, -0.01), (0.09, 0.32)).primary.effect.low > 0.15
+
+
+def test_seeds_of_a_base_repeat_alone_and_shared_ones_together() -> None:
+    contrasts = {3: 1.0, 4: 3.0, SEEDS_PER_BASE + 3: 2.0, SEEDS_PER_BASE + 5: 7.0}
+    assert repetitions(contrasts) == {3: 1.5, 4: 3.0, 5: 7.0}
+    assert mean_over_bases([[1.0, 2.0], [3.0, 4.0]], [2.0]).value == 2.5
+    assert np.isnan(mean_over_bases([[1.0, 2.0], [3.0, 4.0]], [2.5]).low)
+
+
+def test_runs_on_several_bases_tell_how_far_these_differ() -> None:
+    """Three bases whose effects are 40, 30 and 20 points. Bases with four seeds of their own have twelve
+    repetitions, with eight shared ones eight, of which each is a mean over bases."""
+    own = planned_of(judged((0.4, 0.3, 0.2)).primary)
+    assert (own.seeds, own.bases, own.seeds_per_base) == (12, 3, 4)
+    assert own.base_sd == pytest.approx(0.1) and own.sd > 0.08
+    shared = planned_of(judged((0.4, 0.3, 0.2), JITTER * 2, shared=True).primary)
+    assert (shared.seeds, shared.seeds_per_base) == (8, 8)
+    assert shared.base_sd == pytest.approx(0.1) and shared.sd == pytest.approx(np.std(JITTER * 2, ddof=1))
+
+
+@pytest.mark.parametrize(("of_base", "of_seed"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 2.0)])
+@pytest.mark.parametrize(("bases", "seeds"), [(3, 8), (5, 3)])
+def test_intervals_over_bases_and_seeds_hold_the_mean(
+    of_base: float, of_seed: float, bases: int, seeds: int
+) -> None:
+    """Simulated experiments in which a base, a seed and a run each add something. 95 % less four standard
+    errors of 2,000 of them."""
+    rng = np.random.default_rng(11)
+    count, held = 2_000, 0
+    for _ in range(count):
+        table = rng.normal(0, 1, (bases, seeds))
+        table += of_base * rng.normal(0, 1, (bases, 1)) + of_seed * rng.normal(0, 1, (1, seeds))
+        mean = mean_over_bases([*map(list, table)], list(table.mean(axis=0)))
+        held += mean.low <= 0 <= mean.high
+    assert held / count >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / count)
 
 
 def test_what_holds_on_these_bases_may_not_hold_on_others() -> None:
@@ -61,10 +118,10 @@ def test_what_holds_on_these_bases_may_not_hold_on_others() -> None:
 def test_arms_are_compared_inside_a_base() -> None:
     """Bases whose levels differ by 50 points and effects do not."""
     values = {
-        (f"{arm}+name-{base}", "t", seed): 0.5 * base + 0.1 * (arm == "a") + JITTER[seed]
+        (f"{arm}+name-{base}", "t", seed): 0.5 * base + 0.1 * (arm == "a") + JITTER[seed % 4]
         for arm in "ab"
         for base in range(3)
-        for seed in range(4)
+        for seed in range(8)
     }
     test_result = judge(finding(question(), bases="name"), {"a is better": values}).primary
     assert test_result.verdict == "supported" and test_result.effect.low == pytest.approx(0.1)
@@ -78,7 +135,7 @@ def test_an_arm_names_its_base() -> None:
     assert split_arm("grpo", "warm_start_seed") == ("grpo", "")
     assert split_arm("grpo+name-nano", "") == ("grpo+name-nano", "")
     values: dict[Key, float] = {("a+name-x", "t", 3): 1.0, ("a+name-y", "t", 3): 2.0}
-    assert nested(values, "name") == {("a", "t", 3): 1.0, ("a", "t", 1_000_003): 2.0}
+    assert numbered(values, "name") == {("a", "t", 3): 1.0, ("a", "t", SEEDS_PER_BASE + 3): 2.0}
 
 
 def test_one_base_is_said() -> None:
@@ -132,6 +189,41 @@ def test_a_recipe_sweeps_bases(tmp_path: Path) -> None:
     assert len(configs) == 2 * 3 * 2
     assert study.finding.plain()["bases"] == "warm_start_seed"
     assert "bases" not in finding().plain()  # older rules have the digest that they had
+
+
+def test_bases_may_have_seeds_of_their_own(tmp_path: Path) -> None:
+    text = RULE.replace("seeds = [1, 2]", "seeds = [1, 2, 3, 4, 5, 6]")
+    (tmp_path / "mine.toml").write_text(text.replace("[[test]]", "seeds_per_base.nano = 2\n\n[[test]]"))
+    study = read_finding(str(tmp_path / "mine.toml"))
+    configs = study.recipe("nano").runs()
+    assert {(config.model.warm_start_seed, config.seed) for config in configs} == {
+        (base, seed) for base, seeds in enumerate([(1, 2), (3, 4), (5, 6)]) for seed in seeds
+    }
+    assert len(configs) == 2 * 6 and study.recipe("nano", ["seeds=11-16"]).runs()
+    with pytest.raises(ConfigError, match="3 bases with 2 seeds each take 6 seeds, not 4"):
+        study.recipe("nano", ["seeds=1-4"])
+
+
+@pytest.mark.parametrize(
+    ("key", "fault"),
+    [
+        ("seeds_per_base = 2", "seeds_per_base: must be a table with a number of seeds"),
+        ("seeds_per_base.nano = 0", "seeds_per_base: must be a table with a number of seeds"),
+        ("seeds_per_base.small = 2", "seeds_per_base.small: no such scale here; it has nano"),
+    ],
+)
+def test_seeds_of_bases_that_are_none_are_refused(key: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(RULE.replace("[[test]]", f"{key}\n\n[[test]]"))
+    with pytest.raises(ConfigError) as error:
+        read_finding(str(tmp_path / "mine.toml"))
+    assert fault in str(error.value)
+    (tmp_path / "mine.toml").write_text(
+        RULE.replace('bases = "warm_start_seed"', "").replace(
+            "[[test]]", "seeds_per_base.nano = 2\n\n[[test]]"
+        )
+    )
+    with pytest.raises(ConfigError, match="the finding has no bases; name their setting in `bases`"):
+        read_finding(str(tmp_path / "mine.toml"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from scipy import stats
 
 from grpobench.analysis.findings.description import power_lines, power_words, reason_words
 from grpobench.analysis.findings.errors import error_words
-from grpobench.analysis.findings.planned import PlannedTest, deciding_tests, planned_of, spreads
+from grpobench.analysis.findings.planned import PlannedTest, deciding_tests, planned_of
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.verdicts import ALPHA
 
@@ -126,7 +126,9 @@ def test_errors_are_expected_by_the_levels_of_the_rules() -> None:
 @pytest.mark.parametrize("expect", ["higher", "same"])
 def test_power_over_bases_is_that_of_their_interval(expect: str) -> None:
     """Three bases that differ by what matters: simulated experiments of eight seeds on each."""
-    planned = PlannedTest(question(matters=0.06, expect=expect), 24, 1, 0.02, bases=3, base_sd=0.02)
+    base_sd = math.hypot(0.02, 0.02 / math.sqrt(8))
+    test = question(matters=0.06, expect=expect)
+    planned = PlannedTest(test, 24, 1, 0.02, bases=3, seeds_per_base=8, base_sd=base_sd)
     rng = np.random.default_rng(3)
     effect = 0.06 if expect == "higher" else 0.0
     means = rng.normal(effect, 0.02, (4000, 3)) + rng.normal(0, 0.02, (4000, 3, 8)).mean(axis=2)
@@ -136,15 +138,5 @@ def test_power_over_bases_is_that_of_their_interval(expect: str) -> None:
     # Four standard errors of both simulations.
     assert planned.power == pytest.approx(says.mean(), abs=4 * math.sqrt(0.25 / 4000))
     assert planned.needs_bases and planned.is_weak
-    alike = PlannedTest(planned.test, 24, 1, 0.02, bases=3)
+    alike = PlannedTest(planned.test, 24, 1, 0.02, bases=3, seeds_per_base=8)
     assert alike.power > planned.power and "if the 3 bases do not differ" in power_words(alike)
-
-
-def test_runs_on_several_bases_tell_how_far_these_differ() -> None:
-    """Analysis of variance of 200 seeds on each of 40 bases, against the deviations that they were drawn
-    with; errors are SD/√(2 · 39)."""
-    rng = np.random.default_rng(7)
-    bases = rng.normal(0.1, 0.05, 40)
-    within, between = spreads([list(rng.normal(mean, 0.02, 200)) for mean in bases])
-    assert within == pytest.approx(0.02, rel=0.05) and between == pytest.approx(0.05, rel=0.4)
-    assert spreads([[0.0, 1.0], [0.0, 1.0]])[1] == 0

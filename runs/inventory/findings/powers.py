@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 def planned_tests(study: FindingFile, scale: str, seeds: int, out: Path) -> list[PlannedTest]:
     """The deciding tests with so many seeds. The standard deviation of each is of the first of these that has
     it: a pilot below `out` or among the kept tables, the finding's kept table, its runs below `out`, the
-    finding's file. With bases every seed counts on each of them, and bases count as alike."""
-    tests, bases = deciding_tests(study.finding), study.bases(scale)
-    planned = {test.name: PlannedTest(test, seeds * bases, len(tests), bases=bases) for test in tests}
+    finding's file. A seed that several bases share counts once, and bases count as alike."""
+    tests = deciding_tests(study.finding)
+    bases, of_base = study.bases(scale), study.seeds_per_base.get(scale, seeds)
+    planned = {
+        test.name: PlannedTest(test, seeds, len(tests), bases=bases, seeds_per_base=of_base) for test in tests
+    }
     unknown = list(tests)
     for record, origin in earlier_records(study.finding.name, scale, out) if tests else ():
         for test in unknown:
