@@ -106,7 +106,7 @@ def once(entries: Sequence[FindingEntry]) -> list[FindingEntry]:
 
 def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> dict[str, str]:
     """The index, and the page of each finding with all its scales."""
-    from grpobench.analysis.findings.errors import error_words
+    from grpobench.analysis.findings.errors import count_secondary, error_words
 
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
@@ -126,7 +126,10 @@ def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> 
         rows=[scale_row for scales in by_name.values() for scale_row in scales],
         claims=len(once(nano)),
         counted=counted([entry.result.verdict for entry in once(nano)]),
-        errors=error_words([entry.result.finding for entry in entries]),
+        errors=error_words(
+            [entry.result.finding for entry in entries],
+            sum(count_secondary(entry.record) for entry in entries),
+        ),
         weak=weak_conclusions(entries),
         missing=[name for name in findings() if name not in by_name],
         changes=len(changes),

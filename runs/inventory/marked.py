@@ -97,10 +97,13 @@ def _body(block: MarkedBlock, path: Path, tables: Path) -> str:
 
 def expected_errors(tables: Path) -> str:
     """How many of the kept conclusions are expected to be wrong."""
-    from grpobench.analysis.findings.errors import error_words
+    from grpobench.analysis.findings.errors import count_secondary, error_words
     from grpobench.analysis.findings.record import read_kept
 
-    return error_words([read_kept(path).registration.finding for path in sorted(tables.glob("*.json"))])
+    records = [read_kept(path) for path in sorted(tables.glob("*.json"))]
+    return error_words(
+        [record.registration.finding for record in records], sum(map(count_secondary, records))
+    )
 
 
 def _lines(block: MarkedBlock, table_path: Path) -> list[str]:

@@ -83,9 +83,9 @@ def test_seeds_of_a_base_repeat_alone_and_shared_ones_together() -> None:
 def test_runs_on_several_bases_tell_how_far_these_differ() -> None:
     """Three bases whose effects are 40, 30 and 20 points. Bases with four seeds of their own have twelve
     repetitions, with eight shared ones eight, of which each is a mean over bases."""
-    own = planned_of(judged((0.4, 0.3, 0.2)).primary)
-    assert (own.seeds, own.bases, own.seeds_per_base) == (12, 3, 4)
-    assert own.base_sd == pytest.approx(0.1) and own.sd > 0.08
+    apart = planned_of(judged((0.4, 0.3, 0.2)).primary)
+    assert (apart.seeds, apart.bases, apart.seeds_per_base) == (12, 3, 4)
+    assert apart.base_sd == pytest.approx(0.1) and apart.sd > 0.08
     shared = planned_of(judged((0.4, 0.3, 0.2), JITTER * 2, shared=True).primary)
     assert (shared.seeds, shared.seeds_per_base) == (8, 8)
     assert shared.base_sd == pytest.approx(0.1) and shared.sd == pytest.approx(np.std(JITTER * 2, ddof=1))
@@ -99,13 +99,13 @@ def test_intervals_over_bases_and_seeds_hold_the_mean(
     """Simulated experiments in which a base, a seed and a run each add something. 95 % less four standard
     errors of 2,000 of them."""
     rng = np.random.default_rng(11)
-    count, held = 2_000, 0
+    count, covering = 2_000, 0
     for _ in range(count):
         table = rng.normal(0, 1, (bases, seeds))
         table += of_base * rng.normal(0, 1, (bases, 1)) + of_seed * rng.normal(0, 1, (1, seeds))
         mean = mean_over_bases([*map(list, table)], list(table.mean(axis=0)))
-        held += mean.low <= 0 <= mean.high
-    assert held / count >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / count)
+        covering += mean.low <= 0 <= mean.high
+    assert covering / count >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / count)
 
 
 def test_what_holds_on_these_bases_may_not_hold_on_others() -> None:

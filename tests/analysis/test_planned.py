@@ -112,15 +112,14 @@ def test_seeds_that_decide_find_what_matters_and_show_equal_arms_to_be_so() -> N
 
 def test_errors_are_expected_by_the_levels_of_the_rules() -> None:
     """Twenty rules with a level: 20 · .05 each way; forty secondary tests: 40 · .05."""
-    also, second = question("also", also=True), question("second", also=True)
-    rules = [finding(question(), also, second), finding(question(), question("b"), also, second)] * 10
+    rules = [finding(question()), finding(question(), question("b"))] * 10
     deals = question(deals=100, expect="same", contrast={"a": 1.0})
     assert not deciding_tests(finding(deals))
-    words = error_words([*rules, finding(deals)])
+    words = error_words([*rules, finding(deals)], 40)
     assert words.startswith("20 of the 21 conclusions have a level of 5 %") and "A/A tests" in words
     assert "at most 1.0 of them are expected to state a difference where" in words
     assert "The 40 secondary tests have 5 % each" in words and "at most 2.0 more errors" in words
-    assert "secondary" not in error_words([finding()])
+    assert "secondary" not in error_words([finding()], 0)
 
 
 @pytest.mark.parametrize("expect", ["higher", "same"])
