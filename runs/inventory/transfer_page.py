@@ -54,6 +54,8 @@ def transfer_pages(
             "kind": (kinds or {}).get(result.finding.name, "behavior"),
             "nano": result.verdict,
             "small": others[result.finding.name].verdict,
+            "nano_words": by_part(result),
+            "small_words": by_part(others[result.finding.name]),
             "difference": rule_difference(result.finding, others[result.finding.name].finding),
         }
         for result in nano
@@ -121,6 +123,11 @@ def agreement_by_kind(
         for title, group in groups.items()
         if title == "all" or 0 < len(group) < len(names)
     ]
+
+
+def by_part(result: Result) -> str:
+    """The conclusion; of a claim in parts that of each."""
+    return result.label if result.parts else result.verdict
 
 
 def agrees(finding: Mapping[str, str]) -> bool:
