@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from grpobench.analysis.findings.contrasts import SEEDS_PER_BASE
+from grpobench.analysis.findings.contrasts import SEEDS_PER_BASE, repetitions
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.result import Judged
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error, t_quantile
@@ -42,27 +42,28 @@ def numbered(values: Mapping[Key, Number], setting: str) -> dict[Key, Number]:
     return moved
 
 
-def contrasts_by_base(test_result: Judged) -> list[list[float]]:
-    """The contrasts of a test by seed, for each base."""
+def means_of_bases(contrasts: Mapping[int, float]) -> list[float]:
+    """The mean over seeds of each base, from contrasts by seed and base."""
     by_base: dict[int, list[float]] = {}
-    for seed, contrast in zip(test_result.seeds, test_result.contrasts, strict=True):
+    for seed, contrast in contrasts.items():
         by_base.setdefault(seed // SEEDS_PER_BASE, []).append(contrast)
-    return list(by_base.values())
+    return [float(np.mean(of_base)) for of_base in by_base.values()]
 
 
-def mean_over_bases(contrasts: Sequence[Sequence[float]], shared: Sequence[float]) -> Estimate:
-    """The mean over bases of their means over seeds, from the contrasts of each base, with its t interval
-    over bases.
+def mean_over_bases(contrasts: Mapping[int, float]) -> Estimate:
+    """The mean over bases of their means over seeds, from contrasts by seed and base, with its t interval
+    over bases; of one base `seed_mean`.
 
-    Where bases share seeds, `shared` has the mean over bases of each seed. What a seed does on every base
-    makes bases no more different, so an interval over bases leaves it out. Then the squared standard errors
-    over bases and over seeds are added, with Satterthwaite's degrees of freedom (An approximate distribution
-    of estimates of variance components, Biometrics Bulletin 2:110–114, 1946), and the wider one of both
-    intervals holds. The sum counts the scatter of single runs twice, and errs on that side. With one shared
-    seed there is no interval."""
-    means = [float(np.mean(of_base)) for of_base in contrasts]
+    What a seed does on every base makes bases no more different, so that an interval over bases leaves it
+    out. Where bases share seeds, the squared standard errors over bases and over seeds are therefore added,
+    with Satterthwaite's degrees of freedom (An approximate distribution of estimates of variance components,
+    Biometrics Bulletin 2:110–114, 1946), and the wider one of both intervals holds. The sum counts the
+    scatter of single runs twice, and errs on that side. With one shared seed there is no interval."""
+    means, shared = means_of_bases(contrasts), [*repetitions(contrasts).values()]
+    if len(means) < 2:
+        return seed_mean([*contrasts.values()])
     mean = seed_mean(means)
-    if not shared or math.isnan(mean.low):
+    if len(shared) == len(contrasts):
         return mean
     if len(shared) < 2:
         return Estimate(mean.value, math.nan, math.nan)
@@ -78,11 +79,11 @@ def mean_over_bases(contrasts: Sequence[Sequence[float]], shared: Sequence[float
 def over_bases(test_result: Judged) -> Judged:
     """The judged test with the mean and interval of `mean_over_bases`. Its p says what holds on these bases.
     A verdict stands only if the interval says the same: it lies on one side of 0, or inside what matters."""
-    by_base, by_seed = contrasts_by_base(test_result), test_result.repetitions
-    shared = by_seed if len(by_seed) < len(test_result.contrasts) else ()
-    mean, test, count = mean_over_bases(by_base, shared), test_result.test, len(by_base)
+    contrasts = dict(zip(test_result.seeds, test_result.contrasts, strict=True))
+    means, test = means_of_bases(contrasts), test_result.test
+    mean, count = mean_over_bases(contrasts), len(means)
     effect = Estimate(*(math.exp(end) if test.ratio else end for end in (mean.value, mean.low, mean.high)))
-    p = sign_flip_p([float(np.mean(of_base)) for of_base in by_base])
+    p = sign_flip_p(means)
     words = f"over {count} bases p {p:.3g} (smallest possible {smallest_p(count):.2g})"
     changed = replace(test_result, effect=effect, bases=count, needs=f"{test_result.needs}; {words}")
     within = test.bounds[0] < mean.low and mean.high < test.bounds[1]  # NaN is neither

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpobench.analysis.findings.contrasts import SEEDS_PER_BASE
 from grpobench.analysis.findings.horizons import count_reached
 from grpobench.analysis.findings.planned import (
     DIRECTED,
@@ -148,7 +147,7 @@ def effect_words(test: Mapping[str, Any]) -> str:
 
 def bases_words(test: Mapping[str, Any]) -> str:
     """What the interval of a test is about, from a row of `result.as_row`."""
-    if test["bases"] > 1 and len({seed % SEEDS_PER_BASE for seed in test["seeds"]}) < len(test["seeds"]):
+    if test["bases"] > 1 and len({*test["seeds"]}) < len(test["seeds"]):
         return f"{test['bases']} bases, which share seeds: intervals are over bases and seeds"
     if test["bases"] > 1:
         return f"{test['bases']} bases with seeds of their own: intervals are over bases"
@@ -170,6 +169,7 @@ def parts_words(test: Mapping[str, Any]) -> str:
         return f"{words}. In every seed a run does"
     effect = effect_words({**outcome, "deals": 0, "unit": test["unit"], "ratio": test["ratio"]})
     seeds = f"{parts['seeds']} seed{'s' * (parts['seeds'] > 1)}"
+    seeds += " of single bases" * (test["bases"] > 1)
     return f"{words}. In the {seeds} in which no run does: {effect}, p {parts['p_outcome']:.3g}"
 
 

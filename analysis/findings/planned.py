@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from grpobench.analysis.findings.bases import contrasts_by_base
+from grpobench.analysis.findings.bases import means_of_bases
 from grpobench.analysis.findings.result import Judged
 from grpobench.analysis.findings.rule import Finding, Test
 from grpobench.analysis.statistics import power
@@ -119,9 +117,10 @@ def planned_of(judged: Judged) -> PlannedTest:
     planned = PlannedTest(judged.test, seeds, tests, spread_of(judged.repetitions))
     if judged.bases < 2:
         return planned
-    by_base = contrasts_by_base(judged)
-    base_sd = spread_of([float(np.mean(of_base)) for of_base in by_base])
-    return replace(planned, bases=judged.bases, seeds_per_base=min(map(len, by_base)), base_sd=base_sd)
+    base_sd = spread_of(means_of_bases(dict(zip(judged.seeds, judged.contrasts, strict=True))))
+    return replace(
+        planned, bases=judged.bases, seeds_per_base=len(judged.seeds) // judged.bases, base_sd=base_sd
+    )
 
 
 def power_row(planned: PlannedTest) -> dict[str, Any]:

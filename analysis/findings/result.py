@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from grpobench.analysis.findings.contrasts import repetitions
+from grpobench.analysis.findings.contrasts import SEEDS_PER_BASE, repetitions
 from grpobench.analysis.findings.rule import FREE, Check, Finding, Test
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate
@@ -244,10 +244,13 @@ def as_row(result: Result, powers: bool = False) -> dict[str, Any]:
 def test_row(test_result: Judged, powers: bool = False) -> dict[str, Any]:
     """A test for JSON, with its `powers` or without them, which takes less time."""
     rule_fields = ("name", "part", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
-    judged = ("verdict", "label", "needs", "runs", "reached", "bases", "seeds", "contrasts")
+    judged = ("verdict", "label", "needs", "runs", "reached", "bases", "contrasts")
     ps = ("p", "p_equivalence", "p_log_rank", *("power", "power_equivalence") * powers)
     rule = {name: getattr(test_result.test, name) for name in rule_fields}
-    row = rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)
+    # A seed is counted with its base; JSON has both apart.
+    counted = [divmod(seed, SEEDS_PER_BASE) for seed in test_result.seeds]
+    apart = {"seeds": [seed for _, seed in counted], "base_of_each": [base for base, _ in counted]}
+    row = rule | _plain(test_result, judged) | apart | _plain(test_result.effect) | _plain(test_result, ps)
     return row | {"two_parts": test_result.two_parts and _parts_row(test_result)}
 
 

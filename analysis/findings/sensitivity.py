@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grpobench.analysis.findings.attachment import stands_for
+from grpobench.analysis.findings.bases import mean_over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, repetitions
 from grpobench.analysis.findings.horizons import Values
 from grpobench.analysis.findings.result import SILENT, CheckResult, DoseSeries, Judged, Verdict
 from grpobench.analysis.findings.rule import Check, Control, Test
-from grpobench.analysis.statistics.intervals import seed_mean
 from grpobench.analysis.statistics.maxima import joint_ps
 from grpobench.analysis.statistics.permutation import holm
 from grpobench.analysis.statistics.verdicts import ALPHA
 
 
 def checked(check: Check, values: Values, waits: bool) -> CheckResult:
-    """The check by its mean over seeds."""
-    mean = seed_mean([*repetitions(contrasts_of(check, values[check.name], waits)).values()])
+    """The check by its mean over seeds, and over bases."""
+    mean = mean_over_bases(contrasts_of(check, values[check.name], waits))
     above = check.at_least is None or mean.value >= check.at_least  # NaN is neither
     below = check.at_most is None or mean.value <= check.at_most
     return CheckResult(check, mean, above and below)

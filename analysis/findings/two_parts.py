@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from grpobench.analysis.findings.bases import mean_over_bases
 from grpobench.analysis.findings.contrasts import contrasts_of, repetitions, values_covered
 from grpobench.analysis.findings.horizons import Key, Values
 from grpobench.analysis.findings.result import Judged, verdict_of
 from grpobench.analysis.findings.rule import FREE, WHOLE, Finding, Test, limit_of
 from grpobench.analysis.measure import Measure
-from grpobench.analysis.statistics.intervals import Estimate, seed_mean
+from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.maxima import joint_ps
 from grpobench.analysis.statistics.permutation import inside_ps, sign_flip_p
 from grpobench.analysis.statistics.two_parts import TwoParts, share_difference, widest_gap
@@ -126,19 +127,20 @@ def by_two_parts(test_result: Judged, division: Division, ps: tuple[float, float
     the parts say the same, or the sign test, for which it does not matter how low a failing run ends."""
     test = test_result.test
     shares = shares_of(test, division) if math.isclose(sum(test.contrast.values()), 0, abs_tol=1e-9) else {}
-    shares, outcomes = repetitions(shares), repetitions(contrasts_of(test, division.others))
+    of_others = contrasts_of(test, division.others)
+    shares, outcomes = repetitions(shares), repetitions(of_others)
     if ps is None:
         p_outcome, p_share = joint_ps([outcomes, shares])[1]
         (p_inside,) = inside_ps([[*outcomes.values()]], test.bounds)
     else:
         (p_outcome, p_share), p_inside = ps, test_result.p_equivalence
-    mean = seed_mean([*outcomes.values()])
+    mean = mean_over_bases(of_others)
     effect = Estimate(*(math.exp(end) if test.ratio else end for end in (mean.value, mean.low, mean.high)))
     by_name = [values_covered(name, division.indicators) for name in test.contrast]
     failed = tuple(int(np.nansum([*indicators.values()])) for indicators in by_name)
     runs = tuple(int(np.isfinite([*indicators.values()]).sum()) for indicators in by_name)
     share = share_difference([*shares.values()])
-    parts = TwoParts(division.words, failed, runs, share, p_share, effect, p_outcome, len(outcomes))
+    parts = TwoParts(division.words, failed, runs, share, p_share, effect, p_outcome, len(of_others))
     test_result = replace(test_result, two_parts=parts)
     shown_of, inside, why = _shown(test, parts, mean, p_inside, division.side)
     says = verdict_of(test, shown_of, inside)

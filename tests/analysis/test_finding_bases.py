@@ -23,6 +23,7 @@ from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.planned import planned_of
 from grpobench.analysis.findings.result import Result, as_row
+from grpobench.analysis.statistics.intervals import seed_mean
 from grpobench.runs.commands.finding import answer
 from grpobench.runs.settings.findings import read_finding
 from grpobench.runs.tools.strict import ConfigError
@@ -67,6 +68,7 @@ def test_a_seed_that_bases_share_is_one_repetition() -> None:
     assert test_result.p == pytest.approx(2 / 2**8) and test_result.verdict == "supported"
     row = as_row(judged((0.4, 0.3, 0.2), JITTER * 2, shared=True))["tests"][0]
     assert bases_words(row) == "3 bases, which share seeds: intervals are over bases and seeds"
+    assert row["seeds"] == [*range(8)] * 3 and row["base_of_each"] == [0] * 8 + [1] * 8 + [2] * 8
     two = judged((0.01, 0.0, -0.01), (0.09, 0.32), shared=True).primary
     assert two.p == 0.5 and two.verdict == "unresolved"
     assert two.effect.low < -0.5 and two.effect.high > 0.9  # t(1) is 12.7
@@ -76,8 +78,10 @@ def test_a_seed_that_bases_share_is_one_repetition() -> None:
 def test_seeds_of_a_base_repeat_alone_and_shared_ones_together() -> None:
     contrasts = {3: 1.0, 4: 3.0, SEEDS_PER_BASE + 3: 2.0, SEEDS_PER_BASE + 5: 7.0}
     assert repetitions(contrasts) == {3: 1.5, 4: 3.0, 5: 7.0}
-    assert mean_over_bases([[1.0, 2.0], [3.0, 4.0]], [2.0]).value == 2.5
-    assert np.isnan(mean_over_bases([[1.0, 2.0], [3.0, 4.0]], [2.5]).low)
+    assert mean_over_bases(contrasts).value == 3.25  # of 2 and 4.5
+    one_seed = {3: 1.0, SEEDS_PER_BASE + 3: 2.0}
+    assert mean_over_bases(one_seed).value == 1.5 and np.isnan(mean_over_bases(one_seed).low)
+    assert mean_over_bases({3: 1.0, 4: 3.0}) == seed_mean([1.0, 3.0])
 
 
 def test_runs_on_several_bases_tell_how_far_these_differ() -> None:
@@ -103,9 +107,9 @@ def test_intervals_over_bases_and_seeds_hold_the_mean(
     for _ in range(count):
         table = rng.normal(0, 1, (bases, seeds))
         table += of_base * rng.normal(0, 1, (bases, 1)) + of_seed * rng.normal(0, 1, (1, seeds))
-        mean = mean_over_bases([*map(list, table)], list(table.mean(axis=0)))
+        mean = mean_over_bases({base * SEEDS_PER_BASE + seed: x for (base, seed), x in np.ndenumerate(table)})
         covering += mean.low <= 0 <= mean.high
-    assert covering / count >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / count)
+    assert 0.95 - 4 * np.sqrt(0.95 * 0.05 / count) <= covering / count < 1
 
 
 def test_what_holds_on_these_bases_may_not_hold_on_others() -> None:
