@@ -52,9 +52,10 @@ class FindingFile:
     asked_again_by: str = ""
     """The finding that asks the same with new runs and is counted instead of this one; no part of the
     rule."""
-    expected_sd: Mapping[str, float] = field(default_factory=dict)
-    """By test: the standard deviation of its contrast that the number of seeds was chosen by, on the scale on
-    which differences are taken. It gives the power where no runs tell it; no part of the rule."""
+    expected_sd: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By scale and test: the standard deviation of the test's contrast that the number of seeds was chosen
+    by, in the units in which differences are taken. It gives the power where no runs tell it. In the file, a
+    number is for every scale and test, and a key names a test or a scale. No part of the rule."""
     seeds_per_base: Mapping[str, int] = field(default_factory=dict)
     """By scale: how many of the seeds each base has. The first base has the first so many, and no two bases
     share a seed; without it every base has every seed. No part of the rule."""
@@ -175,7 +176,7 @@ def read_finding(source: str) -> FindingFile:
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     tests = [] if isinstance(finding, strict.Bad) else finding.test
     about = _about(about_entries, tests, faults)
-    expected_sd = _expected_sd(sd_entries, tests, faults)
+    expected_sd = _expected_sd(sd_entries, scales, tests, faults)
     if not isinstance(finding, strict.Bad):
         faults += [*mismatches(finding), *without_peaks(finding)]
         if seeds_per_base and not finding.bases:
@@ -244,19 +245,38 @@ def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict
     return about
 
 
-def _expected_sd(sd_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, float]:
-    """The standard deviation of each test: one for all, or a table with the names of tests."""
-    converted = strict.convert(sd_entries, float | dict[str, float], "expected_sd", [])
-    if converted is strict.BAD:
+def _expected_sd(
+    sd_entries: Any, scales: Collection[str], tests: Sequence[Test], faults: list[str]
+) -> dict[str, Mapping[str, float]]:
+    """The standard deviations by scale and test, from one number for all or from a table. A key of it names a
+    test, for every scale, or a scale, with a number or a table of tests."""
+    entries = strict.convert(sd_entries, float | dict[str, float | dict[str, float]], "expected_sd", [])
+    if entries is strict.BAD:
         faults.append(
-            "expected_sd: must be a number above 0, or a table of such numbers by the name of a test"
+            "expected_sd: must be a number above 0, or a table of such numbers by the name of a test or of a "
+            "scale"
         )
         return {}
     names = [test.name for test in tests]
-    by_test = dict.fromkeys(names, converted) if isinstance(converted, float) else dict(converted)
-    for name, sd in by_test.items():
+
+    def by_test(entry: float | Mapping[str, float]) -> Mapping[str, float]:
+        return dict.fromkeys(names, entry) if isinstance(entry, float) else entry
+
+    if isinstance(entries, float):
+        return _checked_sds(dict.fromkeys(scales, by_test(entries)), names, faults)
+    of_all = {name: sd for name, sd in entries.items() if isinstance(sd, float) and name not in SCALES}
+    of_scales = {name: by_test(entry) for name, entry in entries.items() if name not in of_all}
+    faults += _unknown_scales("expected_sd", of_scales, scales)
+    return _checked_sds({scale: {**of_all, **of_scales.get(scale, {})} for scale in scales}, names, faults)
+
+
+def _checked_sds(
+    by_scale: dict[str, Mapping[str, float]], names: Sequence[str], faults: list[str]
+) -> dict[str, Mapping[str, float]]:
+    """The same standard deviations, with a fault for each that is not above 0 or of no test."""
+    for name, sd in sorted({entry for of_scale in by_scale.values() for entry in of_scale.items()}):
         if not sd > 0:
             faults.append(f"expected_sd: must be above 0, not {sd:g}")
-        if tests and name not in names:
+        if names and name not in names:
             faults.append(f"expected_sd: no test {name!r}; it has {', '.join(names)}")
-    return by_test
+    return by_scale

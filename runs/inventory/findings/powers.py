@@ -43,7 +43,7 @@ def planned_tests(study: FindingFile, scale: str, seeds: int, out: Path) -> list
         if not unknown:
             break
     for test in unknown:
-        if sd := study.expected_sd.get(test.name):
+        if sd := study.expected_sd.get(scale, {}).get(test.name):
             planned[test.name] = replace(planned[test.name], sd=sd, source="expected by the finding's file")
     return list(planned.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
 from pathlib import Path
 
@@ -176,9 +177,25 @@ def test_an_expected_deviation_is_of_all_tests_or_of_those_that_it_names(tmp_pat
     def read(entry: str) -> FindingFile:
         return read_finding(written(tmp_path, GOOD.replace("[[test]]", f"expected_sd = {entry}\n[[test]]")))
 
-    assert read("0.03").expected_sd == read('{ "a is better" = 0.03 }').expected_sd == {"a is better": 0.03}
-    for entry, fault in (("0", "must be above 0, not 0"), ("{ b = 1 }", "no test 'b'; it has a is better")):
-        with pytest.raises(ConfigError, match=f"expected_sd: {fault}"):
+    of_all = {"nano": {"a is better": 0.03}}
+    for entry in (
+        "0.03",
+        '{ "a is better" = 0.03 }',
+        "{ nano = 0.03 }",
+        '{ nano = { "a is better" = 0.03 } }',
+    ):
+        assert read(entry).expected_sd == of_all
+    assert read('{ "a is better" = 1, nano = 0.03 }').expected_sd == of_all
+    for entry, fault in (
+        ("0", "expected_sd: must be above 0, not 0"),
+        ("{ nano = 0 }", "expected_sd: must be above 0, not 0"),
+        ("{ b = 1 }", "expected_sd: no test 'b'; it has a is better"),
+        ("{ nano = { b = 1 } }", "expected_sd: no test 'b'; it has a is better"),
+        ("{ small = 1 }", "expected_sd.small: no such scale here; it has nano"),
+        ("{ b = { c = 1 } }", "expected_sd.b: no such scale here; it has nano"),
+        ('"much"', "expected_sd: must be a number above 0, or a table"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(fault)):
             read(entry)
 
 
