@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpobench.analysis.runfolder.experiment import (
@@ -129,10 +129,25 @@ def find_unplanned_runs(experiment: Experiment) -> Iterable[str]:
         for run in experiment.runs:
             if run.task == task:
                 arms.setdefault(run.arm, set()).add(run.seed)
-        everything = set().union(*arms.values()) if arms else set()
-        for arm, seeds in arms.items():
-            if missing_seeds := sorted(everything - seeds):
-                yield f"{arm} on {task} has no run of seed {listed(missing_seeds)}, which other arms have"
+        for group in groups_that_share_seeds(experiment, arms):
+            everything = set().union(*group.values())
+            for arm, seeds in group.items():
+                if missing_seeds := sorted(everything - seeds):
+                    yield f"{arm} on {task} has no run of seed {listed(missing_seeds)}, which other arms have"
+
+
+def groups_that_share_seeds(
+    experiment: Experiment, arms: Mapping[str, set[int]]
+) -> Sequence[Mapping[str, set[int]]]:
+    """The arms with their seeds, apart by sweep value where no two sweep values share a seed, as the bases of
+    a finding with `seeds_per_base`; else in one group."""
+    groups: dict[str, dict[str, set[int]]] = {}
+    for arm, seeds in arms.items():
+        point = experiment.sweep_values.get(arm)
+        groups.setdefault(repr(point and sorted(point.values.items())), {})[arm] = seeds
+    seeds_of_groups = [set().union(*group.values()) for group in groups.values()]
+    apart = sum(map(len, seeds_of_groups)) == len(set().union(*seeds_of_groups))
+    return [*groups.values()] if apart else [arms]
 
 
 def find_leaked_problems(experiment: Experiment) -> Iterable[str]:

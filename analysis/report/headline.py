@@ -117,9 +117,10 @@ def _unconfirmed(pairs: Sequence[Comparison], alone: bool) -> str:
 
 
 def describe_levels(numbers: Numbers) -> str:
-    """The final accuracies by task where none is known from before training."""
+    """The final accuracies by task, where arms are not compared with the policy before training: none is
+    known, or the experiment is a map of which nothing is told by `describe_reach`."""
     finals = numbers.runs.dropna(subset=["counted"]).groupby(["task", "arm"], sort=False)["counted"].mean()
-    if finals.empty or numbers.experiment.sweep_values:
+    if finals.empty or describe_reach(numbers):
         return ""
     task_levels = [
         f"{' to '.join(dict.fromkeys(map(percent, (of_task.min(), of_task.max()))))} % on {task}"

@@ -15,11 +15,13 @@ from helpers.synthetic import Synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpobench.analysis.checks.alarms import find_alarms
 from grpobench.analysis.figures.style import TEXT
 from grpobench.analysis.kept import keep, read
 from grpobench.analysis.kept_tables import render
 from grpobench.analysis.record import as_text
 from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.headline import describe_headline
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.report.text import describe_frontiers, describe_head, describe_subtitle
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
@@ -366,3 +368,40 @@ def test_accuracies_of_a_map_have_intervals_within_0_and_1() -> None:
     ]
     (cell,) = group_cells(sweep_values, ["t"], runs)
     assert cell.accuracy.high == 1.0 and 0.8 < cell.accuracy.low < 0.9
+
+
+def test_bases_with_seeds_of_their_own_are_as_planned_and_have_a_headline(tmp_path: Path) -> None:
+    """Two bases with three seeds each, which the other base lacks. A run that is gone is still named."""
+    bases = {f"{arm}+base-{base}": (arm, base) for arm in ("grpo", "ppo") for base in (0, 1)}
+    root = Synthetic(
+        arms=tuple(bases),
+        tasks=("arithmetic",),
+        seeds=(1, 2, 3, 4, 5, 6),
+        gain=dict.fromkeys(bases, 0.2),
+        accuracy=lambda name, task, seed: 0.6 + 0.1 * bases[name][1],
+        problems=16,
+        samples=1,
+        name="bases",
+    ).write(tmp_path)
+    sweep_values = {
+        name: {"arm": arm, "values": {"model.warm_start_seed": base}} for name, (arm, base) in bases.items()
+    }
+    of_other_base = [f"{name}-arithmetic-s{seed}" for name in bases for seed in _seeds(1 - bases[name][1])]
+    described = json.loads((root / "experiment.json").read_text()) | {"sweep_values": sweep_values}
+
+    def unplan(names: list[str]) -> list[str]:
+        for name in names:
+            shutil.rmtree(root / name)
+            described["runs"].remove(name)
+        (root / "experiment.json").write_text(json.dumps(described))
+        alarms = {alarm.title: [*alarm.lines] for alarm in find_alarms(load(root))}
+        return alarms.get("Not as planned", [])
+
+    assert not unplan(of_other_base)
+    assert describe_headline(Numbers(load(root))) == "Mean final accuracy is 60.0 to 70.0 % on arithmetic."
+    (line,) = unplan(["ppo+base-1-arithmetic-s5"])
+    assert line == "ppo+base-1 on arithmetic has no run of seed 5, which other arms have"
+
+
+def _seeds(base: int) -> tuple[int, ...]:
+    return (1, 2, 3) if base == 0 else (4, 5, 6)
