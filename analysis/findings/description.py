@@ -16,7 +16,7 @@ from grpobench.analysis.findings.planned import (
     seeds_needed_words,
 )
 from grpobench.analysis.findings.record import Record
-from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Judged, Result
+from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Judged, Result, Verdict
 from grpobench.analysis.findings.two_parts import failing_counts
 from grpobench.analysis.measure import CENSORED, Measure
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
@@ -83,18 +83,33 @@ def reason_words(judged: Judged) -> str:
 
 
 def result_words(result: Result) -> str:
-    """The verdict and its reasons: the deciding tests that have the verdict of the finding, or all of
-    them."""
+    """The verdict and its reasons, of a claim with parts those of each: the deciding tests that have the
+    verdict, or all of them."""
     deciding = [test_result for test_result in result.tests if not test_result.test.also]
-    decisive = [test_result for test_result in deciding if test_result.verdict == result.verdict] or deciding
-    reasons = "; ".join(f"{test_result.test.name}: {reason_words(test_result)}" for test_result in decisive)
-    if result.verdict == "dose-dependent":
-        reasons = "; ".join(series_words(series, result) for series in result.series if series.p <= ALPHA)
-    differ = result.verdict == "unresolved" and all(
-        test_result.verdict != "unresolved" for test_result in deciding
+    if not result.parts:
+        return _verdict_words(result, result.verdict, deciding)
+    by_part = {part: [entry for entry in deciding if entry.test.part == part] for part in result.parts}
+    return " ".join(
+        f"{part.capitalize()}: {_verdict_words(result, verdict, by_part[part])}"
+        for part, verdict in result.parts.items()
     )
-    verdict = "each of the tests that decide came out, but not alike" if differ else VERDICTS[result.verdict]
-    return f"{verdict.capitalize()}. {reasons[:1].upper()}{reasons[1:]}."
+
+
+def _verdict_words(result: Result, verdict: Verdict, deciding: Sequence[Judged]) -> str:
+    decisive = [test_result for test_result in deciding if test_result.verdict == verdict] or deciding
+    reasons = "; ".join(f"{test_result.test.name}: {reason_words(test_result)}" for test_result in decisive)
+    if verdict == "dose-dependent":
+        reasons = "; ".join(series_words(series, result) for series in result.series if series.p <= ALPHA)
+    differ = verdict == "unresolved" and all(test_result.verdict != "unresolved" for test_result in deciding)
+    meaning = "each of the tests that decide came out, but not alike" if differ else VERDICTS[verdict]
+    return f"{meaning.capitalize()}. {reasons[:1].upper()}{reasons[1:]}."
+
+
+def meaning_words(result: Result) -> str:
+    """What the conclusion means, of a claim whose parts come out differently by part."""
+    if len({*result.parts.values()}) < 2:
+        return VERDICTS[result.verdict]
+    return "; ".join(f"{part}: {VERDICTS[verdict]}" for part, verdict in result.parts.items())
 
 
 def series_words(series: DoseSeries, result: Result) -> str:

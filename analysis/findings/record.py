@@ -321,8 +321,8 @@ def part_of(experiment: Experiment) -> Record:
 
 
 def joined(part: Record, other: Record) -> Record:
-    """Two parts of a finding as one record. A run of both is taken from `part`. Raises LogError where they
-    were registered apart."""
+    """Two parts of a finding as one record; no run is of both. Raises LogError where they were registered
+    apart."""
     if part.registration != other.registration:
         raise LogError(
             f"{part.registration.finding.name}: the kept part and these runs were registered apart, on "
@@ -334,15 +334,15 @@ def joined(part: Record, other: Record) -> Record:
         values=_both(part.values, other.values),
         waits=tuple(name for name in other.waits if name not in done),
         departures=tuple(dict.fromkeys([*part.departures, *other.departures])),
-        states={**other.states, **part.states},
+        states={**part.states, **other.states},
         provenance=part.provenance.joined(other.provenance),
         horizons=_both(part.horizons, other.horizons),
-        collapsed_at={**other.collapsed_at, **part.collapsed_at},
+        collapsed_at={**part.collapsed_at, **other.collapsed_at},
     )
 
 
 def _both(part: Values, other: Values) -> Values:
-    return {name: {**other.get(name, {}), **part.get(name, {})} for name in {**part, **other}}
+    return {name: {**part.get(name, {}), **other.get(name, {})} for name in {**part, **other}}
 
 
 def record_text(record: Record) -> str:

@@ -92,12 +92,12 @@ def contribute(
 
 def keep_finding(source: Path, folder: Path, part: bool) -> list[str]:
     """Keep what was measured of a finding's runs, with those of a part that was kept before."""
-    measured = (registration.part_of if part else registration.record_of)(load(source))
-    name, scale = measured.registration.finding.name, measured.registration.scale
+    experiment, registered = load(source), registration.read_registration(source)
+    name, scale = registered.finding.name, registered.scale
     earlier_part = read_part(name, scale)
-    if part and earlier_part and earlier_part.registration != measured.registration:
+    if part and earlier_part and earlier_part.registration != registered:
         raise DataError(f"{source}: registered apart from the part that is kept in {part_path(name, scale)}")
-    record = with_part(measured, earlier_part) or measured
+    record = with_part(experiment, earlier_part, registration.part_of if part else registration.record_of)
     if record.waits and not part:
         why = f"{len(record.waits)} runs without result; --part keeps the others until these have run"
         raise DataError(f"{source}: only whole experiments are kept; {why}")

@@ -123,8 +123,8 @@ class Standing:
     def conclusion(self, study: FindingFile, scale: str, test: str) -> Row | None:
         """What a kept table concludes: the whole finding, or one test of it; None without one. Raises
         ConfigError for a damaged table."""
-        from grpobench.analysis.findings.description import effect_words
-        from grpobench.analysis.findings.result import VERDICTS, test_row
+        from grpobench.analysis.findings.description import effect_words, meaning_words
+        from grpobench.analysis.findings.result import test_row
 
         kept_result = self.read_result(study, scale)
         if kept_result is None:
@@ -139,7 +139,7 @@ class Standing:
             "scale": scale,
             "claim": "" if test else study.finding.claim,
             "conclusion": judged.label if test else result.label,
-            "meaning": judged.needs if test else VERDICTS[result.verdict],
+            "meaning": judged.needs if test else meaning_words(result),
             "test": judged.test.name,
             "decides": not test or not judged.test.also,
             "effect": effect_words(test_row(judged)),

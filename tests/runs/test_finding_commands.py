@@ -625,6 +625,18 @@ def test_a_part_grows_until_it_is_whole(workspace: Path, capsys: Capture) -> Non
     )
 
 
+def test_runs_of_a_part_that_the_folder_has_too_count_once(workspace: Path, capsys: Capture) -> None:
+    part = part_of_two(workspace, capsys)
+    run_cli(capsys, "finding", "run", "mine")
+    for seed in range(6):
+        finish(workspace, f"fine1-sums-s{seed}")
+    for options in (["--part"], []):
+        assert cli.main(["keep", "out/mine-nano", *options]) == 0
+        record = read_kept(workspace / "docs/results/findings/mine-nano.json")
+        assert len(record.states) == sum(record.provenance.commits.values()) == 12
+    assert not part.exists()
+
+
 def test_a_part_of_another_rule_is_refused_and_stays(workspace: Path, capsys: Capture) -> None:
     part = part_of_two(workspace, capsys)
     content = part.read_bytes()

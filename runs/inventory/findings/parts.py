@@ -10,7 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpobench.analysis.findings.record import Registration, joined, read_kept
+from grpobench.analysis.findings.record import (
+    Registration,
+    joined,
+    read_kept,
+    read_registration,
+    record_of,
+)
 from grpobench.runs.inventory import folders
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
@@ -18,7 +24,10 @@ from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.runfolder.experiment import Experiment
 
 
 def part_path(name: str, scale: str) -> Path | None:
@@ -58,12 +67,16 @@ def is_in(part: Record | None, config: RunConfig) -> bool:
     return part is not None and (config.arm, config.task.name, config.seed) in part.states
 
 
-def with_part(runs: Record | None, part: Record | None) -> Record | None:
-    """The runs of a folder and those of a part as one record; the former alone if they were registered apart,
-    such as with other seeds."""
-    if runs is None or part is None:
-        return runs or part
-    return joined(part, runs) if part.registration == runs.registration else runs
+def with_part(
+    experiment: Experiment, part: Record | None, measure: Callable[[Experiment], Record] = record_of
+) -> Record:
+    """The runs of an experiment, as `measure` records them, and those of a part as one record. A run of both
+    is the part's. The experiment alone if it was registered apart, such as with other seeds. Raises LogError
+    without a registration."""
+    if part is None or part.registration != read_registration(experiment.folder):
+        return measure(experiment)
+    others = tuple(run for run in experiment.runs if (run.arm, run.task, run.seed) not in part.states)
+    return joined(part, measure(replace(experiment, runs=others)))
 
 
 def part_words(part: Record) -> str:

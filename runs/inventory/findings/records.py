@@ -82,16 +82,15 @@ def rerun_words(rerun: Mapping[str, Any]) -> str:
 def find_records(study: FindingFile, scale: str, out: Path) -> Records:
     """The kept table, and the runs in the finding's folder below `out` if any have begun there, together with
     a kept part. Raises LogError."""
-    from grpobench.analysis.findings.record import FILE, read_kept, record_of
+    from grpobench.analysis.findings.record import FILE, read_kept
     from grpobench.analysis.runfolder.load import load
 
     folder = out / f"{study.finding.name}-{scale}"
     path = kept_path(study, scale)
     kept_record = read_kept(path) if path else None
     begun = (folder / FILE).exists() and any(folder.glob("*/run.toml"))
-    runs = record_of(load(folder)) if begun else None
     part = read_part(study.finding.name, scale)
-    runs = with_part(runs, part)
+    runs = with_part(load(folder), part) if begun else part
     if kept_record and runs and is_of(kept_record, runs):
         runs = None
     reasons = differences(study, scale, folder, part) if kept_record and runs else ()
