@@ -99,7 +99,9 @@ def _verdict_words(result: Result, verdict: Verdict, deciding: Sequence[Judged])
     decisive = [test_result for test_result in deciding if test_result.verdict == verdict] or deciding
     reasons = "; ".join(f"{test_result.test.name}: {reason_words(test_result)}" for test_result in decisive)
     if verdict == "dose-dependent":
-        reasons = "; ".join(series_words(series, result) for series in result.series if series.p <= ALPHA)
+        names = {test_result.test.name for test_result in deciding}
+        differing = [series for series in result.series if series.p <= ALPHA and names & {*series.tests}]
+        reasons = "; ".join(series_words(series, result) for series in differing)
     differ = verdict == "unresolved" and all(test_result.verdict != "unresolved" for test_result in deciding)
     meaning = "each of the tests that decide came out, but not alike" if differ else VERDICTS[verdict]
     return f"{meaning.capitalize()}. {reasons[:1].upper()}{reasons[1:]}."

@@ -294,6 +294,12 @@ def test_each_part_of_a_claim_has_its_conclusion() -> None:
         "x": "x1",
         "y": "y1",
     }
+    words = description.result_words(result)
+    assert words.startswith("X: Every test came out as the claim says. X1: p ")
+    assert " Y: A test came out against the claim. Y1: p " in words
+    assert description.meaning_words(result) == (
+        "x: every test came out as the claim says; y: a test came out against the claim"
+    )
     row = json.loads(json.dumps(as_row(result)))
     assert row["parts"] == {"x": "supported", "y": "contradicted"}
     assert [test["part"] for test in row["tests"]] == ["x", "x", "y", "y"]

@@ -285,6 +285,9 @@ def test_each_part_of_a_claim_has_doses_of_its_own() -> None:
     values = {test.name: pairs(sizes) for test, sizes in zip(tests, effects.values(), strict=True)}
     result = judge_controlled(finding(*tests, dose="rate"), values)
     assert result.parts == {"small": "supported", "large": "dose-dependent"}
+    words = description.result_words(result)
+    assert words.startswith("Small: Every test came out as the claim says. Small at 1: p ")
+    assert "Large: The effect depends on the dose" in words and "small: " not in words
 
 
 def test_doses_of_no_interaction_are_called_dose_dependent_in_5_percent_at_most() -> None:
