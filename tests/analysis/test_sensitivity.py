@@ -287,7 +287,10 @@ def test_each_part_of_a_claim_has_doses_of_its_own() -> None:
     assert result.parts == {"small": "supported", "large": "dose-dependent"}
     words = description.result_words(result)
     assert words.startswith("Small: Every test came out as the claim says. Small at 1: p ")
-    assert "Large: The effect depends on the dose" in words and "small: " not in words
+    assert "Large: The effect depends on the dose" in words
+    values["small at 2"] = pairs(AGAINST)
+    both = description.result_words(judge_controlled(finding(*tests, dose="rate"), values))
+    assert both.count("effects at 1 and 2 differ") == 2  # each part has its own series alone
 
 
 def test_doses_of_no_interaction_are_called_dose_dependent_in_5_percent_at_most() -> None:
