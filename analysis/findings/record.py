@@ -18,7 +18,7 @@ from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain, measures_all_rates, outcome_of
 from grpobench.analysis.measure import OF_RATES, Measure
 from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
-from grpobench.analysis.runfolder.experiment import COLLAPSED, DIVERGED, Experiment
+from grpobench.analysis.runfolder.experiment import COLLAPSED, DIVERGED, Experiment, run_name
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.text import json_number, number_of
 from grpobench.tasks.data import bounded
@@ -329,12 +329,16 @@ def joined(part: Record, other: Record) -> Record:
             f"{part.registration.registered} and {other.registration.registered}"
         )
     done = set(part.registration.settings) - set(part.waits)
+    # In the order of the registration, in which tables and figures show arms.
+    positions = {name: position for position, name in enumerate(part.registration.settings)}
+    states = {**part.states, **other.states}
+    in_order = sorted(states, key=lambda run: positions.get(run_name(*run), len(positions)))
     return Record(
         registration=part.registration,
         values=_both(part.values, other.values),
         waits=tuple(name for name in other.waits if name not in done),
         departures=tuple(dict.fromkeys([*part.departures, *other.departures])),
-        states={**part.states, **other.states},
+        states={run: states[run] for run in in_order},
         provenance=part.provenance.joined(other.provenance),
         horizons=_both(part.horizons, other.horizons),
         collapsed_at={**part.collapsed_at, **other.collapsed_at},

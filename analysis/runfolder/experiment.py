@@ -37,6 +37,11 @@ DAMAGED = "damaged"
 """A file of the run cannot be read. The run has no rows in the frames and no result."""
 
 
+def run_name(arm: str, task: str, seed: int) -> str:
+    """The name of a run, which is that of its folder."""
+    return f"{arm}-{task.replace(':', '-')}-s{seed}"
+
+
 @dataclass(frozen=True)
 class Run:
     """One run folder."""

@@ -20,6 +20,7 @@ from grpobench.analysis.runfolder.experiment import (
     RateArm,
     Run,
     SweepPoint,
+    run_name,
 )
 from grpobench.analysis.runfolder.files import LogError, read_json, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
@@ -308,8 +309,8 @@ class Folder:
         task, arm, seed = _task(self.config), self.config.get("arm"), self.config.get("seed")
         if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
             return ""
-        run_name = f"{arm}-{task.replace(':', '-')}-s{seed}"
-        return "" if run_name == self.path.name else run_name
+        name = run_name(arm, task, seed)
+        return "" if name == self.path.name else name
 
     @property
     def who(self) -> tuple[str, str, int]:

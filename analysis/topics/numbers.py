@@ -234,9 +234,12 @@ class PartNumbers(Numbers):
     all_numbers: Numbers = field(kw_only=True)
     part: ReportSelection = field(kw_only=True)
 
+    def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return self.part.rows(frame, self.all_numbers.experiment)
+
     @cached_property
     def runs(self) -> pd.DataFrame:
-        return self.part.rows(self.all_numbers.runs)
+        return self._rows(self.all_numbers.runs)
 
     @cached_property
     def findings(self) -> Mapping[str, Findings]:
@@ -275,7 +278,7 @@ class PartNumbers(Numbers):
 
     @cached_property
     def bias(self) -> pd.DataFrame:
-        return self.part.rows(self.all_numbers.bias)
+        return self._rows(self.all_numbers.bias)
 
     @cached_property
     def guards(self) -> Sequence[GuardedChange]:
@@ -283,7 +286,7 @@ class PartNumbers(Numbers):
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        return self.part.rows(self.all_numbers.costs)
+        return self._rows(self.all_numbers.costs)
 
     @cached_property
     def _later(self) -> tuple[Sequence[LaterEvaluation], Sequence[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -29,23 +29,26 @@ class ReportSelection:
         """The name of an arm or a task in this part."""
         return self.labels.get(name, name)
 
+    def arm_names(self, experiment: Experiment) -> dict[str, str]:
+        """The arms that are left, each with its name in this part. The sweep values of a map keep theirs."""
+        points = experiment.sweep_values
+        if points:
+            return {arm: arm for arm in experiment.arms if points[arm].arm in self.arms}
+        return {arm: self.label(arm) for arm in experiment.arms if arm in self.arms}
+
     def experiment(self, experiment: Experiment) -> Experiment:
         """The part of an experiment."""
-        points = experiment.sweep_values
-        part_arms = [arm for arm in experiment.arms if (points[arm].arm if points else arm) in self.arms]
-        runs = [run for run in experiment.runs if run.arm in set(part_arms) and run.task in self.tasks]
-        arm_labels: Mapping[str, str] = {} if points else self.labels
+        names = self.arm_names(experiment)
+        runs = [run for run in experiment.runs if run.arm in names and run.task in self.tasks]
 
         def rows(frame: pd.DataFrame) -> pd.DataFrame:
-            return _rows(frame, part_arms, self.tasks, arm_labels, self.labels)
+            return self.rows(frame, experiment)
 
         return replace(
             experiment,
-            arms=tuple(arm_labels.get(arm, arm) for arm in part_arms),
+            arms=tuple(names.values()),
             tasks=tuple(self.label(task) for task in experiment.tasks if task in self.tasks),
-            runs=tuple(
-                replace(run, arm=arm_labels.get(run.arm, run.arm), task=self.label(run.task)) for run in runs
-            ),
+            runs=tuple(replace(run, arm=names[run.arm], task=self.label(run.task)) for run in runs),
             metrics=rows(experiment.metrics),
             evaluations=rows(experiment.evaluations),
             statuses=rows(experiment.statuses),
@@ -53,14 +56,18 @@ class ReportSelection:
             configs={run.name: run.config for run in runs},
             sweep_values={
                 arm: replace(point, arm=self.label(point.arm))
-                for arm, point in points.items()
-                if arm in part_arms
+                for arm, point in experiment.sweep_values.items()
+                if arm in names
             },
         )
 
-    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a frame with columns `arm` and `task`."""
-        return _rows(frame, self.arms, self.tasks, self.labels, self.labels)
+    def rows(self, frame: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
+        """The rows of a frame of the experiment with columns `arm` and `task`."""
+        if frame.empty:
+            return frame
+        names, tasks = self.arm_names(experiment), {task: self.label(task) for task in self.tasks}
+        part_rows = frame[frame["arm"].isin(list(names)) & frame["task"].isin(list(tasks))]
+        return part_rows.assign(arm=part_rows["arm"].map(names), task=part_rows["task"].map(tasks))
 
     def entries(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those of its arms and tasks, under its names. They have a `task`, and an `arm` or a `first` and a
@@ -113,19 +120,3 @@ class ReportSelection:
         task, trained_on, trained = first.partition(" (trained on ")
         trained = self.label(trained.removesuffix(")")) + ")" if trained_on else ""
         return f"{self.label(task)}{trained_on}{trained}{line}{other_lines}"
-
-
-def _rows(
-    frame: pd.DataFrame,
-    arms: Collection[str],
-    tasks: Collection[str],
-    arm_labels: Mapping[str, str],
-    task_labels: Mapping[str, str],
-) -> pd.DataFrame:
-    if frame.empty:
-        return frame
-    part_rows = frame[frame["arm"].isin(list(arms)) & frame["task"].isin(list(tasks))]
-    return part_rows.assign(
-        arm=part_rows["arm"].map({name: arm_labels.get(name, name) for name in arms}),
-        task=part_rows["task"].map({name: task_labels.get(name, name) for name in tasks}),
-    )

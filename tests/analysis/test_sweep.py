@@ -27,7 +27,7 @@ from grpobench.analysis.report.text import describe_frontiers, describe_head, de
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.intervals import Estimate
-from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.numbers import Numbers, Shown
 from grpobench.analysis.topics.stability import panels_of
 from grpobench.analysis.topics.sweep import (
     SweepAxes,
@@ -398,7 +398,10 @@ def test_bases_with_seeds_of_their_own_are_as_planned_and_have_a_headline(tmp_pa
         return alarms.get("Not as planned", [])
 
     assert not unplan(of_other_base)
-    assert describe_headline(Numbers(load(root))) == "Mean final accuracy is 60.0 to 70.0 % on arithmetic."
+    headline = "Mean final accuracy is 60.0 to 70.0 % on arithmetic."
+    labeled = Numbers(load(root), Shown(labels={"grpo": "GRPO", "arithmetic": "Sums"})).labeled
+    assert describe_headline(Numbers(load(root))) == headline
+    assert describe_headline(labeled) == headline.replace("arithmetic", "Sums")
     (line,) = unplan(["ppo+base-1-arithmetic-s5"])
     assert line == "ppo+base-1 on arithmetic has no run of seed 5, which other arms have"
 
