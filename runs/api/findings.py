@@ -10,13 +10,13 @@ from grpobench.analysis.findings.planned import PlannedTest
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.runs.exchange.publishing.contributed import contributions
 from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.findings.parts import read_part, without_part
 from grpobench.runs.inventory.findings.powers import demand_power, planned_tests
 from grpobench.runs.inventory.findings.records import Records, find_records, kept_path
 from grpobench.runs.inventory.findings.registration import register
-from grpobench.runs.publishing.contributed import contributions
 from grpobench.runs.settings.findings import FindingFile, read_finding
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools.strict import ConfigError

@@ -1,1 +1,2 @@
-"""Broken runs on purpose: the labeled library that detectors and verdicts are held against."""
+"""Code and runs that are broken on purpose, and policies whose answers can be enumerated: what detectors,
+verdicts and estimators are compared with."""

@@ -178,8 +178,8 @@ def export_command(options: Options) -> int:
 @trust_option
 def warmstart_command(options: Options) -> int:
     """Takes the warm start from the cache if it is there. Measures the model before and after."""
-    from grpobench.runs.prepare.measured_start import AccuracyMeasure, as_lines, measured_start
     from grpobench.runs.tools.progress import Ticker
+    from grpobench.runs.train.prepare.measured_start import AccuracyMeasure, as_lines, measured_start
 
     settings = {
         "name": options.model,

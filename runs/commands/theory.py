@@ -34,7 +34,7 @@ def theory_command(options: Options) -> int:
     number and the measured one with half of its 95 % interval."""
     from grpobench.analysis.theory import comparison
     from grpobench.runs.api.keeping import keep_content, kept_file
-    from grpobench.runs.theory.theory import theory
+    from grpobench.runs.calibration.theory import theory
     from grpobench.runs.tools.progress import Ticker
 
     if options.keep and options.algorithms:

@@ -15,13 +15,13 @@ from grpobench.analysis.readable import ReadableRow, count, count_likeliest
 from grpobench.runs.evaluation.question import EvalRequest, chosen_task
 from grpobench.runs.evaluation.records import EvaluationRecord, assess
 from grpobench.runs.models.loading import load
-from grpobench.runs.prepare.measured_start import model_config
-from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.tools.progress import Ticker
 from grpobench.runs.tools.strict import ConfigError, plain
+from grpobench.runs.train.prepare.measured_start import model_config
+from grpobench.runs.train.prepare.warmstart import warm_start
 from grpobench.tasks.task import Task
 
 VERSIONS = ("python", "torch", "transformers")

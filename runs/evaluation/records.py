@@ -32,7 +32,6 @@ from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import locate
 from grpobench.runs.models.optimizer import MOMENT
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward import verdict_file
 from grpobench.runs.reward.judge import Judge
 from grpobench.runs.runfolder import checkpoints, fingerprints, provenance
@@ -43,6 +42,7 @@ from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.progress import Ticker
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.prepare.warmstart import warm_start
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 
+from grpobench.runs.exchange.publishing.contributed import Contribution, contributions
 from grpobench.runs.inventory import profiles_page, transfer_page, verdicts
 from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE, kept_finding
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
-from grpobench.runs.publishing.contributed import Contribution, contributions
 from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.prepare.warmstart import initial_policy
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
@@ -34,6 +33,7 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import death, die_with, safe_point, without_interrupts, without_main
+from grpobench.runs.train.prepare.warmstart import initial_policy
 
 LOOK = 0.05
 """Seconds between two safe points while the other process samples."""

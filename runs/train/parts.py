@@ -22,10 +22,6 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.models.weight_noise import NoisyWeights
-from grpobench.runs.prepare.base_rollouts import BaseRollouts, InitialPolicy, base_rollouts
-from grpobench.runs.prepare.experts import Experts, experts
-from grpobench.runs.prepare.study import study
-from grpobench.runs.prepare.warmstart import initial_policy, warm_start
 from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import JUDGE, Grader
 from grpobench.runs.reward.judge import Judge
@@ -44,6 +40,10 @@ from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.ahead import AheadSampler
 from grpobench.runs.train.checked_curriculum import CheckedCurriculum
+from grpobench.runs.train.prepare.base_rollouts import BaseRollouts, InitialPolicy, base_rollouts
+from grpobench.runs.train.prepare.experts import Experts, experts
+from grpobench.runs.train.prepare.study import study
+from grpobench.runs.train.prepare.warmstart import initial_policy, warm_start
 from grpobench.runs.train.rollouts import GroupSource, OnPolicy, Preferences, Replay, demand_problems
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split

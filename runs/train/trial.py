@@ -27,7 +27,6 @@ from grpobench.algorithms.curriculum import Study
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.models.token_budgets import explain_out_of_memory
 from grpobench.runs.observe.observers import LATE, Link
-from grpobench.runs.prepare.base_rollouts import BaseRollouts
 from grpobench.runs.reward.verifier_check import verifier_checks
 from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.settings import plugins, registries, stored
@@ -37,6 +36,7 @@ from grpobench.runs.tools import toml
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import environment
 from grpobench.runs.train.parts import build
+from grpobench.runs.train.prepare.base_rollouts import BaseRollouts
 from grpobench.runs.train.rollouts import GroupSource, no_reward
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Problem, Split, Verdict

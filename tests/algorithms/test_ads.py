@@ -43,11 +43,11 @@ from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.prepare import study as study_module
-from grpobench.runs.prepare.study import study
 from grpobench.runs.settings.config import CheckpointConfig, RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.prepare import study as study_module
+from grpobench.runs.train.prepare.study import study
 from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError

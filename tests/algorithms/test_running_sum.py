@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 INTEGERS = {
     "algorithms/flowrl.py": ("written.cumsum(-1)",),
     "algorithms/self_distillation.py": ("written.long().cumsum(-1)",),
-    "runs/prepare/base_rollouts.py": ("np.cumsum(tensors['length'])",),
+    "runs/train/prepare/base_rollouts.py": ("np.cumsum(tensors['length'])",),
     "algorithms/turns.py": ("first.flatten().cumsum(0)", "self.count.cumsum(0)", "turns.count.cumsum(0)"),
     "algorithms/parts.py": ("begins.cumsum(0)", "begins.flatten().cumsum(0)", "written.flip(-1).cumsum(-1)"),
     "algorithms/rredcot.py": (
@@ -33,7 +33,7 @@ INTEGERS = {
     "runs/sample/decoding.py": ("token_mask.cumsum(-1)", "count.cumsum(0)"),
     "runs/sample/draws.py": ("integers(probability).cumsum(-1)", "mass.cumsum(-1)"),
     "runs/sample/step_kernels.py": ("tl.cumsum(integer, 0)", "tl.cumsum(of_pieces, 0)"),
-    "runs/theory/measure.py": ("softmax(scenario.sampling_logits).cumsum(-1)",),
+    "runs/calibration/measure.py": ("softmax(scenario.sampling_logits).cumsum(-1)",),
     "runs/train/trl/work.py": ("np.cumsum([len(items) for items in self.steps.values()])",),
 }
 """Sums of integers or masks, which a GPU computes under deterministic operators too, one of a list, and one

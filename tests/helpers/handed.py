@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.handover.folder import write
-from grpobench.runs.handover.plan import Plan
+from grpobench.runs.exchange.handover.folder import write
+from grpobench.runs.exchange.handover.plan import Plan
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.tasks.task import Problem
 from helpers.whole_runs import run, transcript

@@ -34,7 +34,7 @@ def begin(around: dict[str, str], work: Callable[..., Any], arguments: tuple[Any
 def warm_start(task: Any, config: Any) -> None:
     """What a run does that needs one."""
     from grpobench.runs.models.loading import load
-    from grpobench.runs.prepare import warmstart
+    from grpobench.runs.train.prepare import warmstart
 
     warmstart.warm_start(load(config.name), task, config, lambda *_: None)
 

@@ -17,15 +17,15 @@ from grpobench.analysis.profile import kept as profile_kept
 from grpobench.analysis.runfolder import files as log_files
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.theory import comparison
-from grpobench.runs.importing.readers import columns, console, json_logs, trl
+from grpobench.runs.exchange.importing.readers import columns, console, json_logs, trl
 from grpobench.runs.models import sizes
-from grpobench.runs.prepare.demonstrations import read_answers
 from grpobench.runs.runfolder.logs import LogFile as RunLog
 from grpobench.runs.settings.findings import read_finding
 from grpobench.runs.settings.probes import read_probe
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.lock import Lock
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.prepare.demonstrations import read_answers
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.bounded import FileError
 from grpobench.tasks.data.tables import DataError

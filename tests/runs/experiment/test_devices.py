@@ -20,9 +20,9 @@ from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.ranks import ALONE
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import StoredWeights
-from grpobench.runs.prepare import demonstrations, warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.tools import machine
+from grpobench.runs.train.prepare import demonstrations, warmstart
 from grpobench.tasks.arithmetic import Arithmetic
 
 

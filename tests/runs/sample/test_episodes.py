@@ -432,7 +432,7 @@ def test_demonstration_of_a_task_of_one_turn_is_its_answer() -> None:
 
 def test_supervised_loss_is_the_mean_over_the_policys_tokens() -> None:
     """Against the model's own cross-entropy on the plain sequence, labels of replies left out."""
-    from grpobench.runs.prepare.demonstrations import demonstrations
+    from grpobench.runs.train.prepare.demonstrations import demonstrations
 
     task = Horizon(steps=2, train=3)
     (lesson,) = demonstrations(nano(), task, ModelConfig(warm_start=1, warm_start_batch=1))

@@ -21,8 +21,6 @@ from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.prepare.study import study
-from grpobench.runs.prepare.warmstart import alone
 from grpobench.runs.runfolder import checkpoints
 from grpobench.runs.settings.config import (
     CheckpointConfig,
@@ -34,6 +32,8 @@ from grpobench.runs.settings.config import (
 from grpobench.runs.tools.lock import FolderError
 from grpobench.runs.tools.process import asking, safe_point
 from grpobench.runs.train import stopping
+from grpobench.runs.train.prepare.study import study
+from grpobench.runs.train.prepare.warmstart import alone
 from grpobench.runs.train.progress import Preempted, Progress
 from grpobench.runs.train.rollouts import OnPolicy
 from grpobench.runs.train.stopping import Stopping

@@ -1,0 +1,1 @@
+"""Run folders and recipes that come from other libraries and go to them."""

@@ -1,1 +1,0 @@
-"""What algorithms do with batches drawn from a policy whose answers can be enumerated."""
