@@ -29,6 +29,7 @@ from grpobench.runs.calibration.batches import demand_enumerable
 from grpobench.runs.calibration.measure import enumerated_moments, sampled_updates
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import plugins, registries
+from grpobench.runs.tools import strict
 from grpobench.runs.tools.frames import innermost
 from grpobench.runs.tools.strict import ConfigError
 
@@ -68,7 +69,7 @@ def predictions_of(name: str) -> list[Prediction]:
     cls = registries.find("algorithm", name, Path.cwd(), "theory").cls
     algorithm = algorithm_of(name, {})
     demand_enumerable(algorithm, name)
-    formula = FORMULAS.get(cls.name) if registries.of_the_suite(cls) else None
+    formula = FORMULAS.get(cls.name) if not strict.foreign(cls) else None
     replaces = algorithm.curriculum([{}], 1, 0).attempts > 1
     predictions = []
     for scenario in OF_AN_ALGORITHM:
@@ -101,7 +102,7 @@ def blamed(algorithm: Algorithm[Any]) -> Iterator[None]:
     except ReturnError as error:
         raise ConfigError([str(error)]) from error
     except Exception as error:
-        own_files = [] if registries.of_the_suite(type(algorithm)) else plugins.files(type(algorithm))
+        own_files = plugins.files(type(algorithm)) if strict.foreign(type(algorithm)) else []
         frame = innermost(error, own_files)
         if frame is None:
             raise

@@ -21,8 +21,7 @@ MOST_NAMED = 3
 class HeldRuns:
     """Runs that were not started because others crashed."""
 
-    fault: Fault
-    crashed: list[ExperimentRun]
+    crashed: list[ExperimentRun] = field(default_factory=list)
     runs: list[ExperimentRun] = field(default_factory=list)
 
     @property
@@ -51,7 +50,7 @@ class Crashes:
     def hold(self, run: ExperimentRun, fault: Fault, queue: list[ExperimentRun]) -> HeldRuns | None:
         """Note that a run crashed. If others crashed alike before, take the runs that share the cause out of
         the queue; returns these, or None if there are none."""
-        group = self.by_fault.setdefault(fault.signature, HeldRuns(fault, []))
+        group = self.by_fault.setdefault(fault.signature, HeldRuns())
         group.crashed.append(run)
         if len(group.crashed) < ALIKE:
             return None

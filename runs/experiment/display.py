@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -86,28 +85,15 @@ COLORS = {
 FAILED: tuple[RunState, ...] = ("crashed", "refused", "disk full")
 
 
-@dataclass(frozen=True)
-class Logged:
-    """What the log of a run that ended before tells, named as in a `Progress`."""
+def last_progress(run: ExperimentRun) -> Progress | None:
+    """The progress that the log of a run that ended before tells; None without a row."""
+    from grpobench.runs.train.progress import Progress  # which loads torch
 
-    step: int
-    steps: int
-    reward: float
-    tokens_per_second: float
-
-    @staticmethod
-    def read(run: ExperimentRun) -> Logged | None:
-        """None without a row."""
-        rows = last_rows(run.path / "metrics.jsonl")
-        if not rows:
-            return None
-        reward, rate = number_in(rows[-1], "reward/mean"), token_rate(rows)
-        return Logged(
-            rows[-1]["step"],
-            run.config.train.steps,
-            math.nan if reward is None else reward,
-            math.nan if rate is None else rate,
-        )
+    rows = last_rows(run.path / "metrics.jsonl")
+    if not rows:
+        return None
+    reward, steps = number_in(rows[-1], "reward/mean"), run.config.train.steps
+    return Progress(rows[-1]["step"], steps, reward, token_rate(rows), run.state)
 
 
 def timing(run: ExperimentRun) -> Timing:
@@ -151,7 +137,7 @@ class Display:
         self.drawn = -math.inf
         self.ends = [run for run in runs if run.state != "waiting"]
         """Runs in the order in which they ended."""
-        self.earlier = {run.name: Logged.read(run) for run in self.ends}
+        self.earlier = {run.name: last_progress(run) for run in self.ends}
         self.closed = False
 
     def __enter__(self) -> Self:

@@ -289,7 +289,7 @@ def paces(runs: Sequence[ExperimentRun]) -> dict[tuple[str, str], tuple[float, f
     for run in runs:
         rows = last_rows(run.path / "metrics.jsonl")
         seconds = run_status(run.path).seconds_per_step
-        if seconds is not None and rows[-1]["step"]:
+        if math.isfinite(seconds) and rows[-1]["step"]:
             tokens = float(rows[-1].get("cost/generated_tokens") or 0.0) / rows[-1]["step"]
             pace_samples.setdefault((run.config.arm, run.config.task.name), []).append((seconds, tokens))
     return {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,46 +58,42 @@ class PlanInput:
 def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> PlanInput:
     """The facts of a run, from config.json, the tokenizer and the problems. Raises ModelError or
     DataError."""
-    shape = shape_of(config.model.name)
-    length = longest_text(config)
-    taught = taught_texts(config)
-    try:
-        loaded = loading.load_outline(
-            config.model.name, check_weights=False, chat_template=config.model.template
-        )
-    except ModelError:
-        assumed = 1 + length[1] // BYTES_OF_A_TOKEN
-        note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"
-        longest = max((1 + size(prompt) // BYTES_OF_A_TOKEN for prompt in taught), default=0)
-        return PlanInput(shape, assumed, gpu, (note,), memory, longest and longest + success_tokens(config))
-    tokens = max((len(loaded.encode(prompt)) for prompt in length[0]), default=1)
-    longest = max((len(loaded.encode(prompt)) for prompt in taught), default=0)
-    return PlanInput(shape, tokens, gpu, (), memory, longest and longest + success_tokens(config))
+    name, task = config.model.name, config.task
+    shape, loaded = shape_of(name), None
+    with contextlib.suppress(ModelError):
+        loaded = loading.load_outline(name, check_weights=False, chat_template=config.model.template)
+
+    def tokens_of(prompt: Prompt) -> int:
+        return len(loaded.encode(prompt)) if loaded else 1 + size(prompt) // BYTES_OF_A_TOKEN
+
+    prompts = {problem.prompt for split in task.splits for problem in task.problems(split)}
+    tokens = max(map(tokens_of, longest(prompts)), default=1)
+    taught = max(map(tokens_of, longest(prompts_of_teacher(config))), default=0)
+    assumed = f"no tokenizer: the longest prompt is taken for {tokens:,} tokens"
+    notes = () if loaded else (assumed,)
+    return PlanInput(shape, tokens, gpu, notes, memory, taught and taught + success_tokens(config))
 
 
-def taught_texts(config: RunConfig) -> Sequence[Prompt]:
-    """The prompts with the most bytes that a teacher reads; none if it reads what the policy reads."""
+def longest(prompts: Iterable[Prompt]) -> Sequence[Prompt]:
+    """The prompts with the most bytes."""
+    return sorted(prompts, key=lambda prompt: -size(prompt))[:LONGEST_ENCODED]
+
+
+def prompts_of_teacher(config: RunConfig) -> Sequence[Prompt]:
+    """The prompts that a teacher reads; none if it reads what the policy reads."""
     teacher_prompt = config.algorithm.teacher_prompt
     if teacher_prompt is None:
         return []
     from grpobench.runs.sample.teacher_prompts import as_read
 
     read = as_read(config.task, teacher_prompt, config.task.problems("train"))
-    return sorted((problem.prompt for problem in read), key=lambda prompt: -size(prompt))[:LONGEST_ENCODED]
+    return [problem.prompt for problem in read]
 
 
 def success_tokens(config: RunConfig) -> int:
     """Tokens of the longest success that a teacher may be shown."""
     teacher_prompt = config.algorithm.teacher_prompt
     return preflight.limit_of(config) if teacher_prompt and teacher_prompt.shows == "success" else 0
-
-
-def longest_text(config: RunConfig) -> tuple[Sequence[Prompt], int]:
-    """(the prompts with the most bytes, the bytes of the first) among the run's problems."""
-    task = config.task
-    prompts = {problem.prompt for split in task.splits for problem in task.problems(split)}
-    chosen = sorted(prompts, key=lambda prompt: -size(prompt))[:LONGEST_ENCODED]
-    return chosen, size(chosen[0]) if chosen else 0
 
 
 def size(prompt: Prompt) -> int:

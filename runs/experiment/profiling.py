@@ -210,12 +210,7 @@ def rows_of(outcome: ExperimentResult, recipe: Recipe, parts: Sequence[ProbeRun]
 
 def class_of(algorithm: str, folder: Path) -> type[Algorithm[Any]]:
     """The class of an algorithm. Raises ConfigError where there is none."""
-    faults: list[str] = []
-    cls: type[Algorithm[Any]] | None = registries.find_class(
-        "algorithm", algorithm, folder, "algorithm", faults
-    )
-    if cls is None:
-        raise ConfigError(faults)
+    cls: type[Algorithm[Any]] = registries.find("algorithm", algorithm, folder, "algorithm").cls
     return cls
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from grpobench.runs.runfolder import checkpoints
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.progress import SAVING, Progress
 
@@ -72,8 +73,7 @@ class ExperimentRun:
 
     def checkpoint(self) -> int:
         """The step of its last checkpoint; 0 without one."""
-        names = [path.name.removeprefix("step-") for path in self.path.glob("checkpoints/step-*")]
-        return max((int(name) for name in names if name.isdigit()), default=0)
+        return max(checkpoints.steps(self.path), default=0)
 
     def heard(self, progress: Progress) -> None:
         if self.progress is None:

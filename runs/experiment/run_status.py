@@ -23,6 +23,7 @@ from grpobench.analysis.tools.text import visible, why_no_experiment
 from grpobench.runs.experiment.display import INTERVAL
 from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
 from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
+from grpobench.runs.tools.files import finite
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.runs.tools.progress import Timing, duration, number, time_left
 from grpobench.runs.tools.screen import is_redrawable
@@ -37,7 +38,7 @@ HEADER = ("run", "state", "step", "reward", "tokens/s", "left", "last row", "pro
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The status of one run. None means unknown."""
+    """The status of one run. NaN and None mean unknown."""
 
     run: str
     state: str
@@ -46,15 +47,15 @@ class RunStatus:
     why: str
     step: int
     steps: int | None
-    reward: float | None
+    reward: float
     """Mean reward of the last step."""
-    tokens_per_second: float | None
+    tokens_per_second: float
     """Sampled tokens divided by the seconds of the last step."""
-    seconds_left: float | None
+    seconds_left: float
     """Seconds left for this run, at the pace of its last steps."""
-    seconds_per_step: float | None
+    seconds_per_step: float
     """Pace of its last steps, with the evaluations among them."""
-    seconds_since_row: float | None
+    seconds_since_row: float
     """Seconds since metrics.jsonl was last written."""
     process: int | None
     """The living process that owns the folder."""
@@ -63,23 +64,21 @@ class RunStatus:
     @property
     def timing(self) -> Timing:
         """Its length is that of its steps, at the pace of the last ones."""
-        timed = self.seconds_per_step is not None and self.steps
-        length = (self.seconds_per_step or 0.0) * (self.steps or 0) if timed else math.nan
+        length = self.seconds_per_step * self.steps if self.steps else math.nan
         kin = self.run.rpartition("-s")[0]
-        return Timing(kin, self.state not in RESULTS, left=_or_nan(self.seconds_left), length=length)
+        return Timing(kin, self.state not in RESULTS, left=self.seconds_left, length=length)
 
     @property
     def cells(self) -> tuple[str, ...]:
         steps = "?" if self.steps is None else str(self.steps)
-        left = duration(_or_nan(self.seconds_left))
-        since = duration(_or_nan(self.seconds_since_row))
+        since = duration(self.seconds_since_row)
         return (
             self.run,
             self.state,
             f"{self.step}/{steps}",
-            number(_or_nan(self.reward), ".3f"),
-            number(_or_nan(self.tokens_per_second), ",.0f"),
-            left,
+            number(self.reward, ".3f"),
+            number(self.tokens_per_second, ",.0f"),
+            duration(self.seconds_left),
             f"{since} ago" if since and self.state == "running" else "",
             "" if self.process is None else f"{self.process} on {self.host}",
         )
@@ -99,18 +98,17 @@ class StatusOverview:
         return Counter(run.state for run in self.runs)
 
     @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the launcher is done, with as many runs at a time as are running; None if unknown."""
+    def seconds_left(self) -> float:
+        """Seconds until the launcher is done, with as many runs at a time as are running; NaN if unknown."""
         running = self.counts["running"]
         if self.launcher is None or not running:
-            return None
-        left = time_left((run.timing for run in self.runs), running)
-        return left if math.isfinite(left) else None
+            return math.nan
+        return time_left((run.timing for run in self.runs), running)
 
     @property
     def summary(self) -> str:
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.counts.items()))
-        left = duration(_or_nan(self.seconds_left))
+        left = duration(self.seconds_left)
         time = f"; about {left} left" if left else ""
         who = "no launcher is running"
         if self.launcher:
@@ -131,13 +129,14 @@ class StatusOverview:
 
     def row(self) -> dict[str, Any]:
         """For machines."""
-        return {
+        row = {
             "folder": str(self.folder),
             "launcher": self.launcher and {"process": self.launcher.pid, "host": self.launcher.host},
             "counts": dict(self.counts),
             "seconds_left": self.seconds_left,
             "runs": [asdict(run) for run in self.runs],
         }
+        return {key: finite(entry) for key, entry in row.items()}
 
 
 def overviews(folder: Path) -> list[StatusOverview]:
@@ -181,9 +180,7 @@ def run_status(folder: Path) -> RunStatus:
     last = rows[-1] if rows else {}
     step = int(last.get("step", recorded_status.get("step", 0)))
     steps, pace = _steps(folder), _pace(rows)
-    left = None
-    if state == "running" and steps is not None and pace is not None:
-        left = pace * (steps - step)
+    left = pace * (steps - step) if state == "running" and steps is not None else math.nan
     return RunStatus(
         run=folder.name,
         state=state,
@@ -222,29 +219,26 @@ def _steps(folder: Path) -> int | None:
         return None
 
 
-def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds per step over the last rows of one attempt. The clock starts anew with each attempt."""
+def _pace(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds per step over the last rows of one attempt; NaN if unknown. The clock starts anew with each
+    attempt."""
     attempt_rows: list[Mapping[str, Any]] = []
     for row in reversed(rows):
         wall = number_in(row, "time/wall")
-        if wall is None or (attempt_rows and wall > attempt_rows[-1]["time/wall"]):
+        if math.isnan(wall) or (attempt_rows and wall > attempt_rows[-1]["time/wall"]):
             break
         attempt_rows.append(row)
     if len(attempt_rows) < 2:
-        return None
+        return math.nan
     last, first = attempt_rows[0], attempt_rows[-1]
     return float((last["time/wall"] - first["time/wall"]) / max(1, last["step"] - first["step"]))
 
 
-def _age(path: Path) -> float | None:
+def _age(path: Path) -> float:
     try:
         return max(0.0, time.time() - path.stat().st_mtime)
     except FileNotFoundError:
-        return None
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
+        return math.nan
 
 
 def watch(folder: Path, console: Console, wait: Callable[[float], None] = time.sleep) -> None:

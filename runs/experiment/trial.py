@@ -28,8 +28,7 @@ from grpobench.runs.experiment.worker import mistakes
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import others, plugins, stored
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.settings.observe import TRACKERS
-from grpobench.runs.tools import files, machine
+from grpobench.runs.tools import files, machine, strict
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.process import die_with, environment, output_to, without_interrupts, without_main
 from grpobench.runs.tools.progress import duration
@@ -106,15 +105,14 @@ def pieces_of(config: RunConfig, everything: bool) -> set[tuple[str, ...]]:
     large = is_large(config.model.name)
     task, settings = ("", "") if large else (str(config.task), choices(config))
     foreign_classes = {
-        name: part.cls
-        for name, part in others.others(config).items()
-        if not str(getattr(part.cls, "__module__", "")).startswith("grpobench.")
+        name: part.cls for name, part in others.others(config).items() if strict.foreign(part.cls)
     }
     pieces: set[tuple[str, ...]] = {
         (name, task, settings if cls is type(config.algorithm) else "")
         for name, cls in foreign_classes.items()
     }
-    pieces |= {("callback", str(observer)) for observer in config.observe if called_back(observer.name)}
+    # A tracker, which has no module in its name, is told nothing of a trial.
+    pieces |= {("callback", str(call)) for call in config.observe if plugins.is_reference(call.name)}
     if everything and not large:
         pieces |= {
             ("algorithm", config.algorithm.name, settings),
@@ -123,11 +121,6 @@ def pieces_of(config: RunConfig, everything: bool) -> set[tuple[str, ...]]:
             ("reward", config.reward.kind, *config.reward.weights),
         }
     return pieces
-
-
-def called_back(name: str) -> bool:
-    """Whether a trial lets a callback hear of it: one of the user's, no tracker."""
-    return plugins.is_reference(name) and name not in TRACKERS
 
 
 def choices(config: RunConfig) -> str:

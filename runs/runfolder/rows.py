@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,15 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def token_rate(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Tokens per second of the last step."""
+def token_rate(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Tokens per second of the last step; NaN if unknown."""
     if len(rows) < 2:
-        return None
-    before, last = (number_in(row, "cost/generated_tokens") or 0.0 for row in rows[-2:])
+        return math.nan
+    before, last = (number_in(row, "cost/generated_tokens", 0.0) for row in rows[-2:])
     seconds = number_in(rows[-1], "time/step")
-    return (last - before) / seconds if seconds else None
+    return (last - before) / seconds if seconds else math.nan
 
 
-def number_in(row: Mapping[str, Any], name: str) -> float | None:
+def number_in(row: Mapping[str, Any], name: str, otherwise: float = math.nan) -> float:
     number = row.get(name)
-    return float(number) if isinstance(number, (int, float)) else None
+    return float(number) if isinstance(number, (int, float)) else otherwise

@@ -34,10 +34,18 @@ def read(name: str, settings: Mapping[str, Any], folder: Path | None, key_path: 
     if not isinstance(cls, type) or lacks:
         complaint = f"lacks {', '.join(lacks)}" if lacks else f"is {registries.described(cls)}, no class"
         raise plugins.fault(key_path, f"{reference} {complaint}; tasks/kinds/environment.py has the protocol")
-    arguments = settings.get("arguments", {})
-    if isinstance(arguments, Mapping) and (wrong := registries.mismatch(cls, (), arguments)):
-        raise plugins.fault(f"{key_path}.settings.arguments", f"{reference} {wrong[0]}")
+    demand_arguments(cls, reference, settings, key_path)
     return {"name": cls.__name__.lower(), "environment": reference, **with_defaults(cls, settings)}
+
+
+def demand_arguments(
+    maker: Any, label: str, settings: Mapping[str, Any], key_path: KeyPath, *more: str
+) -> None:
+    """Raise ConfigError where the maker of an environment does not take the `arguments` of its settings and
+    those called `more`."""
+    arguments = settings.get("arguments", {})
+    if isinstance(arguments, Mapping) and (wrong := registries.mismatch(maker, (), [*arguments, *more])):
+        raise plugins.fault(f"{key_path}.settings.arguments", f"{label} {wrong[0]}")
 
 
 def with_defaults(cls: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,18 +70,10 @@ def read_verifiers(
         )
     module = name.replace("-", "_").rpartition("/")[2]  # as `verifiers.load_environment` finds it
     reference = f"{module}:{verifiers.LOAD}"
-    function: Any = plugins.load(reference, folder, key_path)
-    arguments = settings.get("arguments", {})
-    if isinstance(arguments, Mapping) and (wrong := registries.mismatch(function, (), arguments)):
-        raise plugins.fault(f"{key_path}.settings.arguments", f"{reference} {wrong[0]}")
-    cls = verifiers.Verifiers
-    adapter = plugins.reference(cls)
-    return {
-        "name": module,
-        "environment": reference,
-        "adapter": adapter,
-        **with_defaults(cls, settings),
-    }
+    demand_arguments(plugins.load(reference, folder, key_path), reference, settings, key_path)
+    adapter = {"adapter": plugins.reference(verifiers.Verifiers)}
+    defaults = with_defaults(verifiers.Verifiers, settings)
+    return {"name": module, "environment": reference, **adapter, **defaults}
 
 
 def read_openenv(url: str, settings: Mapping[str, Any], key_path: KeyPath) -> dict[str, Any]:
@@ -86,17 +86,11 @@ def read_openenv(url: str, settings: Mapping[str, Any], key_path: KeyPath) -> di
         )
     if not url.startswith(("http://", "https://")):
         raise plugins.fault(key_path, f"openenv:{url}: write the server's address, as http://localhost:8000")
-    arguments = settings.get("arguments", {})
-    if isinstance(arguments, Mapping) and (
-        wrong := registries.mismatch(openenv.OpenEnv, (), [*arguments, "url"])
-    ):
-        raise plugins.fault(f"{key_path}.settings.arguments", f"openenv {wrong[0]}")
-    plain = {"name": "openenv", "environment": plugins.reference(openenv.OpenEnv)}
-    return {
-        **plain,
-        **with_defaults(openenv.OpenEnv, settings),
-        "arguments": {"url": url, **arguments},
-    }
+    demand_arguments(openenv.OpenEnv, "openenv", settings, key_path, "url")
+    arguments = {"url": url, **settings.get("arguments", {})}
+    defaults = with_defaults(openenv.OpenEnv, settings)
+    reference = plugins.reference(openenv.OpenEnv)
+    return {"name": "openenv", "environment": reference, **defaults, "arguments": arguments}
 
 
 def verifiers_is_classic() -> bool:

@@ -247,7 +247,7 @@ def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict
 
 def _expected_sd(
     sd_entries: Any, scales: Collection[str], tests: Sequence[Test], faults: list[str]
-) -> dict[str, Mapping[str, float]]:
+) -> Mapping[str, Mapping[str, float]]:
     """The standard deviations by scale and test, from one number for all or from a table. A key of it names a
     test, for every scale, or a scale, with a number or a table of tests."""
     entries = strict.convert(sd_entries, float | dict[str, float | dict[str, float]], "expected_sd", [])
@@ -258,22 +258,15 @@ def _expected_sd(
         )
         return {}
     names = [test.name for test in tests]
-
-    def by_test(entry: float | Mapping[str, float]) -> Mapping[str, float]:
-        return dict.fromkeys(names, entry) if isinstance(entry, float) else entry
-
-    if isinstance(entries, float):
-        return _checked_sds(dict.fromkeys(scales, by_test(entries)), names, faults)
+    entries = dict.fromkeys(scales, entries) if isinstance(entries, float) else entries
     of_all = {name: sd for name, sd in entries.items() if isinstance(sd, float) and name not in SCALES}
-    of_scales = {name: by_test(entry) for name, entry in entries.items() if name not in of_all}
+    of_scales = {
+        name: dict.fromkeys(names, entry) if isinstance(entry, float) else entry
+        for name, entry in entries.items()
+        if name not in of_all
+    }
     faults += _unknown_scales("expected_sd", of_scales, scales)
-    return _checked_sds({scale: {**of_all, **of_scales.get(scale, {})} for scale in scales}, names, faults)
-
-
-def _checked_sds(
-    by_scale: dict[str, Mapping[str, float]], names: Sequence[str], faults: list[str]
-) -> dict[str, Mapping[str, float]]:
-    """The same standard deviations, with a fault for each that is not above 0 or of no test."""
+    by_scale = {scale: {**of_all, **of_scales.get(scale, {})} for scale in scales}
     for name, sd in sorted({entry for of_scale in by_scale.values() for entry in of_scale.items()}):
         if not sd > 0:
             faults.append(f"expected_sd: must be above 0, not {sd:g}")

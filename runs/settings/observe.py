@@ -70,29 +70,29 @@ def names() -> dict[str, str]:
     return references | dict(TRACKERS)
 
 
-def read(entries: Sequence[Entry], key_path: str, faults: list[str]) -> tuple[Observe, ...]:
-    """The callbacks of a list of names and tables."""
+def read(entries: Sequence[Entry], faults: list[str]) -> tuple[Observe, ...]:
+    """The callbacks of `observe`, a list of names and tables."""
     callbacks: list[Observe] = []
     for index, entry in enumerate(entries):
         table = {"name": entry} if isinstance(entry, str) else entry
         settings = {key: value for key, value in table.items() if key not in ENTRY_KEYS}
         head = {key: table[key] for key in ENTRY_KEYS if key in table}
-        callback = strict.build(Observe, {**head, "settings": settings}, f"{key_path}[{index}]", faults)
+        callback = strict.build(Observe, {**head, "settings": settings}, f"observe[{index}]", faults)
         if callback in callbacks:
             twice = "is listed twice with equal settings; remove one"
-            faults.append(f"{key_path}[{index}]: {table['name']} {twice}")
+            faults.append(f"observe[{index}]: {table['name']} {twice}")
         elif isinstance(callback, Observe):
             callbacks.append(callback)
     return tuple(callbacks)
 
 
-def demand(callbacks: Sequence[Observe], folder: Path | None, key_path: str, faults: list[str]) -> bool:
+def demand(callbacks: Sequence[Observe], folder: Path | None, faults: list[str]) -> bool:
     """Append to `faults` why callbacks cannot be made: who is unknown or not installed, and settings that do
     not exist. Whether one of them stands in `folder`, which is the recipe's. Imports them, but no tracker's
     own package."""
     beside = False
     for index, callback in enumerate(callbacks):
-        here = f"{key_path}[{index}]"
+        here = f"observe[{index}]"
         if not plugins.is_reference(callback.name) and (lack := unknown(callback.name)):
             faults.append(f"{here}: {lack}")
             continue

@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +22,34 @@ DECAYS: Mapping[str, Callable[[float], float]] = {
 """From 1 to 0 as progress goes from 0 to 1; `train.floor` lifts the end."""
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The factor of the learning rate at each step.
-
-    A schedule keeps no state: the factor of a step depends on the settings alone, and is the same at every
-    resume. Those of torch and transformers are asked for all steps at the start, with an optimizer of their
-    own whose rate is 1."""
-
-    warmup: int
-    after: Callable[[int], float]
-    """The factor of a step behind the warm-up, counted from 1 over the whole run."""
-
-    def scale(self, step: int) -> float:
-        """The factor of step 1, 2, ...: it rises linearly to 1 over the warm-up, whatever comes then."""
-        return step / self.warmup if step < self.warmup else self.after(step)
+Schedule = Callable[[int], float]
+"""The factor of the learning rate at step 1, 2, ... It depends on the settings alone: a schedule keeps no
+state, and is the same at every resume."""
 
 
 def schedule(train: TrainConfig, folder: Path | None = None) -> Schedule:
-    """The schedule of a run; `folder` is the recipe's. Raises ConfigError for one that cannot be made."""
+    """The schedule of a run: it rises linearly to 1 over the warm-up, whatever comes then. `folder` is the
+    recipe's. Those of torch and transformers are asked for all steps at the start, with an optimizer of their
+    own whose rate is 1. Raises ConfigError for one that cannot be made."""
+    warmup, after = train.warmup_steps, after_warmup(train, folder)
+    return lambda step: step / warmup if step < warmup else after(step)
+
+
+def after_warmup(train: TrainConfig, folder: Path | None) -> Schedule:
+    """The factor of a step behind the warm-up, counted from 1 over the whole run."""
     name, warmup = train.schedule, train.warmup_steps
     if name == "constant":
-        return Schedule(warmup, lambda step: 1.0)
+        return lambda step: 1.0
     if name in DECAYS:
-        return Schedule(warmup, decaying(DECAYS[name], train))
+        return decaying(DECAYS[name], train)
     factors = foreign_factors(train, folder)
-    for index, factor in enumerate(factors):
+    for step, factor in enumerate(factors, warmup + 1):
         if not (math.isfinite(factor) and factor >= 0):
-            raise fault(
-                f"{name} gives the factor {factor} at step {warmup + index + 1}; it must be 0 or more"
-            )
-    return Schedule(warmup, lambda step: factors[step - warmup - 1] if step > warmup else 1.0)
+            raise ConfigError([f"{name} gives the factor {factor} at step {step}; it must be 0 or more"])
+    return lambda step: factors[step - warmup - 1] if step > warmup else 1.0
 
 
-def decaying(decay: Callable[[float], float], train: TrainConfig) -> Callable[[int], float]:
+def decaying(decay: Callable[[float], float], train: TrainConfig) -> Schedule:
     """A decay over the steps behind the warm-up, to `train.floor` of the peak. As transformers counts, the
     first of them has the peak and the last is one short of the end."""
     left = max(1, train.steps - train.warmup_steps)
@@ -93,16 +86,21 @@ def foreign_factors(train: TrainConfig, folder: Path | None) -> list[float]:
             return stepped(functools.partial(factory, **settings), left)
         return [float(factory(step, left, **settings)) for step in range(left)]
     except ConfigError as error:
-        raise fault("; ".join(error.faults)) from None
-    except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
-        options = f" with {settings}" if settings else ""
-        raise fault(f"{train.schedule}{options} cannot be used: {type(error).__name__}: {error}") from error
+        raise ConfigError(["; ".join(error.faults)]) from None
+    except Exception as error:
+        raise unusable(train.schedule, settings, error) from error
 
 
 def demand_schedule(library: str, name: str, valid: Sequence[str]) -> None:
     if name not in valid:
         did = did_you_mean(name, valid, f"it has {', '.join(sorted(valid))}", f"{library}:{{}}")
-        raise fault(f"{library} has no schedule {name!r}; {did}")
+        raise ConfigError([f"{library} has no schedule {name!r}; {did}"])
+
+
+def unusable(name: str, settings: Mapping[str, Any], error: Exception) -> ConfigError:
+    """What an error of a library or of a user's own file is: a mistake in the recipe either way."""
+    options = f" with {dict(settings)}" if settings else ""
+    return ConfigError([f"{name}{options} cannot be used: {type(error).__name__}: {error}"])
 
 
 def stepped(make: Callable[[Any], Any], steps: int) -> list[float]:
@@ -122,10 +120,6 @@ def stepped(make: Callable[[Any], Any], steps: int) -> list[float]:
     return rates
 
 
-def fault(message: str) -> ConfigError:
-    return ConfigError([message])
-
-
 ADAMW = "adamw"
 """The default: torch's, fused, with `train.betas` and `train.weight_decay`."""
 LIBRARIES = ("torch:", "transformers:", "torchao:", "bitsandbytes:")
@@ -143,7 +137,8 @@ def maker(train: TrainConfig, folder: Path | None = None) -> Maker | None:
         return None
     library, _, name = train.optimizer.partition(":")
     if library in MODULES and importlib.util.find_spec(library) is None:
-        raise fault(f"{train.optimizer} is in a package that is not installed: pip install {library}")
+        lack = f"{train.optimizer} is in a package that is not installed: pip install {library}"
+        raise ConfigError([lack])
     factory: Any = plugins.load(f"{MODULES.get(library, library)}:{name}", folder)
     settings = dict(train.optimizer_settings)
     return lambda parameters, rate: factory(parameters, lr=rate, **settings)
@@ -187,10 +182,8 @@ def tried(make: Maker, train: TrainConfig) -> None:
         with torch.compiler.set_stance("force_eager"):  # one small update is not worth compiling
             optimizer.update(1.0)
         optimizer.plain()
-    except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
-        with_settings = f" with {dict(train.optimizer_settings)}" if train.optimizer_settings else ""
-        why = f"{train.optimizer}{with_settings} cannot be used: {type(error).__name__}: {error}"
-        raise ConfigError([why]) from error
+    except Exception as error:
+        raise unusable(train.optimizer, train.optimizer_settings, error) from error
 
 
 def foreign(train: TrainConfig) -> dict[str, str]:

@@ -64,20 +64,18 @@ def faults(config: RunConfig) -> list[str]:
 def others(config: RunConfig) -> dict[str, Resolved]:
     """Everything in a run that is others' code, by its name: `module:Name`, or what an entry point calls it.
     Raises ConfigError where something is no longer there."""
-    resolved_by_name: dict[str, Resolved] = {}
     tasks = with_parts(config.task)
-    for part in (config.algorithm, *tasks):
-        if not registries.of_the_suite(type(part)):
-            resolved_by_name[plugins.reference(type(part))] = Resolved(
-                type(part), plugins.provenance(type(part))
-            )
+    classes = [type(part) for part in (config.algorithm, *tasks)]
+    definitions: dict[str, Any] = {plugins.reference(cls): cls for cls in classes if strict.foreign(cls)}
     for reference in filter(None, (getattr(task, "environment", "") for task in tasks)):
         definition: Any = plugins.load(reference, folder(config), "task.environment")
-        if not registries.of_the_suite(definition):
-            resolved_by_name[reference] = Resolved(definition, plugins.provenance(definition))
+        if strict.foreign(definition):
+            definitions[reference] = definition
     for key, name in optimizers.foreign(config.train).items():
-        plugin = plugins.load(name, folder(config), f"train.{key}")
-        resolved_by_name[name] = Resolved(plugin, plugins.provenance(plugin))
+        definitions[name] = plugins.load(name, folder(config), f"train.{key}")
+    resolved_by_name = {
+        name: Resolved(definition, plugins.provenance(definition)) for name, definition in definitions.items()
+    }
     for key_path, (kind, name) in names_to_resolve(config).items():
         resolved = registries.find(kind, name, folder(config), key_path)
         if resolved.provenance != registries.BUILT_IN:

@@ -159,9 +159,11 @@ def read_table(
     configs = open_plugins(draft.head, configs, folder, faults)
     if not faults and isinstance(draft.head, Head):
         faults += guard.unmeasured(draft.head.guard, configs)
-    record = load_record(searched, folder, faults) if searched else None
+    record = None
     if searched and searched.recipe:
         record = named_search(searched.recipe, folder, faults)
+    elif searched:
+        record = load_record(searched, folder, faults)
     if record and isinstance(draft.head, Head):
         faults += seed_faults(record, draft.head.seeds)
     if faults or isinstance(draft.head, strict.Bad):
@@ -223,8 +225,8 @@ def open_plugins(
 ) -> list[RunConfig]:
     """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they need it. Optimizers
     and schedules of others are tried."""
-    callbacks = observe.read([] if isinstance(head, strict.Bad) else head.observe, "observe", faults)
-    observed = observe.demand(callbacks, folder, "observe", faults)
+    callbacks = observe.read([] if isinstance(head, strict.Bad) else head.observe, faults)
+    observed = observe.demand(callbacks, folder, faults)
     for train in {str(config.train): config.train for config in configs}.values():
         faults += optimizers.faults(train, folder)
     if faults:

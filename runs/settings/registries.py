@@ -85,11 +85,6 @@ def built_in(kind: Kind) -> Mapping[str, Any]:
     return algorithms() if kind == "algorithm" else tasks() if kind == "task" else {}
 
 
-def of_the_suite(cls: type) -> bool:
-    """Whether a class is this package's, and no one else's."""
-    return cls.__module__.startswith("grpobench.")
-
-
 def is_environment(name: str) -> bool:
     """Whether a name of a task is that of an environment."""
     return name.startswith(ENVIRONMENTS)

@@ -94,10 +94,7 @@ def read_search(table: Mapping[str, Any], faults: list[str]) -> tuple[Search, Se
 
 
 def load_record(searched: Searched, folder: Path, faults: list[str]) -> SearchRecord | None:
-    """The record that a recipe in `folder` names; None, with a fault, where it is absent or another one, and
-    where it names the recipe of a search."""
-    if searched.recipe:
-        return None
+    """The record that a recipe in `folder` names; None, with a fault, where it is absent or another one."""
     path = folder / Path(searched.record).expanduser()
     remedy = (
         f"restore it, or remove [{SEARCHED}] and set the values yourself; no report then says of a search"

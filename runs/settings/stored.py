@@ -36,7 +36,7 @@ def entry_of(part: Kind, name: str, cls: type, settings: Mapping[str, Any]) -> d
     """An algorithm or task as run.toml has it, which `built` reads."""
     # Data of a recipe are a task of the suite's that no registry has; others' code has its reference even
     # where this process knows it by name, since another may not.
-    in_registry = registries.built_in(part).get(name) is cls and registries.of_the_suite(cls)
+    in_registry = registries.built_in(part).get(name) is cls and not strict.foreign(cls)
     reference = {} if in_registry else {"class": plugins.reference(cls)}
     return {"name": name, "settings": dict(settings), **reference}
 
@@ -56,7 +56,7 @@ def load(text: str) -> RunConfig:
     dialect = table.get("algorithm", {}).get("dialect", "")
     config_fields["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
     entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
-    config_fields["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
+    config_fields["observe"] = () if entries is strict.BAD else observe.read(entries, faults)
     for section, cls in SECTIONS.items():
         config_fields[section] = strict.build(cls, table.get(section, {}), section, faults)
     field_names = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm

@@ -28,19 +28,16 @@ def point(name: str) -> None:
     ``POINT.COUNT.WHAT``: it says what happens when a process reaches the point for the COUNT-th time. The
     process that removes the file has the fault, so it happens once, however many processes there are. The
     file ``struck`` in that folder lists the faults that happened."""
-    if folder := os.environ.get(VARIABLE):
-        come(name, Path(folder))
-
-
-def come(name: str, folder: Path) -> None:
+    if not (folder := os.environ.get(VARIABLE)):
+        return
     COUNTS[name] += 1
-    for planned in sorted(folder.glob(f"{name}.{COUNTS[name]}.*")):
+    for planned in sorted(Path(folder).glob(f"{name}.{COUNTS[name]}.*")):
         try:
             planned.unlink()
         except FileNotFoundError:  # another process has it
             continue
         deed, _, later = planned.name.split(".")[2].partition(LATER)
-        with (folder / STRUCK).open("a", encoding="utf-8") as file:
+        with (planned.parent / STRUCK).open("a", encoding="utf-8") as file:
             file.write(f"{planned.name}\n")
         if later:
             threading.Timer(int(later) / 1000, strike, (deed,)).start()

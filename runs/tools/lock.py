@@ -44,19 +44,30 @@ class HeldLease:
     path: Path
     token: str
     seconds: float
-    renew: Callable[[HeldLease], bool]
-    """Renew the lease; False if another process has it by now. Raises OSError if the storage does not
-    answer."""
     lost: bool = False
     renewed: float = field(default_factory=now)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     def beat(self) -> None:
+        """Renew the lease, or note that it is lost. Raises OSError if the storage does not answer."""
         with self.guard:
             began = now()
             if not self.lost:
-                self.lost = not self.renew(self)
+                self.lost = not self.renew()
                 self.renewed = began
+
+    def renew(self) -> bool:
+        """Rewrite the counter of the lease; False if another process has it by now."""
+        try:
+            with guarded(self.path, "r+") as file:
+                current = parse(file_text(self.path))
+                if current is None or current.token != self.token:
+                    return False
+                text = dataclasses.replace(current, beat=current.beat + 1).text()
+                os.pwrite(file.fileno(), text.encode(), 0)
+        except FileNotFoundError:  # The folder was deleted during the run.
+            return False
+        return True
 
 
 class Keeper:
@@ -328,22 +339,8 @@ class Lock:
             current = parse(file_text(self.path))
             if current is None or current.token != lease.token:
                 return False, None
-        KEEPER.keep(HeldLease(self.path, lease.token, lease.seconds, self.renewed))
+        KEEPER.keep(HeldLease(self.path, lease.token, lease.seconds))
         return True, before.owner if before else None
-
-    @staticmethod
-    def renewed(lease: HeldLease) -> bool:
-        """Rewrite the counter of a lease; False if another process has it by now."""
-        try:
-            with guarded(lease.path, "r+") as file:
-                current = parse(file_text(lease.path))
-                if current is None or current.token != lease.token:
-                    return False
-                text = dataclasses.replace(current, beat=current.beat + 1).text()
-                os.pwrite(file.fileno(), text.encode(), 0)
-        except FileNotFoundError:  # The folder was deleted during the run.
-            return False
-        return True
 
     def demand(self) -> None:
         """Raise `LeaseLost` if another process has taken over this process's lease. Called before each

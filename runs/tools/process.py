@@ -14,12 +14,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-
-def nothing() -> None:
-    """Nothing is asked."""
-
-
-CALLBACK: ContextVar[Callable[[], None]] = ContextVar("asked", default=nothing)
+CALLBACK: ContextVar[Callable[[], None]] = ContextVar("asked", default=lambda: None)
 
 
 @contextlib.contextmanager

@@ -112,11 +112,11 @@ def did_you_mean(word: str, valid: Iterable[str], otherwise: str = "", form: str
     return f"did you mean {form.format(guess)}?" if guess else otherwise
 
 
-def nearest_file(source: str | Path, suffix: str = ".toml") -> str | None:
-    """The file with this suffix that is most similar to a path that does not exist, from the path's folder:
-    pets.tml and pets are pets.toml. None if there is none."""
+def nearest_file(source: str | Path) -> str | None:
+    """The TOML file that is most similar to a path that does not exist, from the path's folder: pets.tml and
+    pets are pets.toml. None if there is none."""
     path = Path(source).expanduser()
-    path_by_stem = {file.stem: str(file) for file in path.parent.glob(f"*{suffix}") if file.is_file()}
+    path_by_stem = {file.stem: str(file) for file in path.parent.glob("*.toml") if file.is_file()}
     guess = path.stem if path.stem in path_by_stem else nearest(path.stem, path_by_stem)
     return path_by_stem[guess] if guess else None
 
@@ -363,7 +363,7 @@ def construct(cls: Any, values: Mapping[str, Any]) -> Any:
 
 def foreign(cls: type) -> bool:
     """Whether a class is others' code."""
-    return not cls.__module__.startswith("grpobench.")
+    return not str(cls.__module__).startswith("grpobench.")
 
 
 def files_of(cls: type) -> set[Path]:

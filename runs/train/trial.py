@@ -29,10 +29,10 @@ from grpobench.runs.models.token_budgets import explain_out_of_memory
 from grpobench.runs.observe.observers import LATE, Link
 from grpobench.runs.reward.verifier_check import verifier_checks
 from grpobench.runs.sample.rollouts import Group
-from grpobench.runs.settings import plugins, registries, stored
+from grpobench.runs.settings import plugins, stored
 from grpobench.runs.settings.config import RewardConfig, RunConfig
 from grpobench.runs.settings.observe import TRACKERS, Observe
-from grpobench.runs.tools import toml
+from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import environment
 from grpobench.runs.train.parts import build
@@ -205,7 +205,7 @@ def with_rewards(group: Group, different: bool) -> Group:
 
 def check_verifier(config: RunConfig, problems: Sequence[Problem]) -> None:
     """Let a task of others grade its own references. Whether they are right is checked when a run begins."""
-    if registries.of_the_suite(type(config.task)) or config.sampler.kind == "preferences":
+    if not strict.foreign(type(config.task)) or config.sampler.kind == "preferences":
         return
     with contextlib.suppress(NotImplementedError):  # it has no references
         verifier_checks(config.task, problems)

@@ -111,7 +111,7 @@ class Updater:
         experts: Batch | None = None,
     ) -> Updated:
         """All optimizer updates of a step. `experts` are expert completions, dealt to its updates."""
-        scale = self.schedule.scale(step)
+        scale = self.schedule(step)
         norms: dict[str, list[float]] = {}
         updated = Updated()
         for planned in self._planned(batch, signal, step):

@@ -112,7 +112,7 @@ class Steps(TrainerCallback):
 
     def rate(self) -> float:
         parts = self.ours.parts
-        return self.ours.config.train.learning_rate["policy"] * parts.schedule.scale(self.done + 1)
+        return self.ours.config.train.learning_rate["policy"] * parts.schedule(self.done + 1)
 
     def open(self) -> None:
         self.began, self.generated = time.perf_counter(), self.ours.source.generated

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import launch, states_by_arm
-from rich.console import Console
+from helpers.experiments import Engine, launch, launched, states_by_arm
 
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.experiment import launcher
 from grpobench.runs.experiment.executor import News
-from grpobench.runs.experiment.launcher import Launcher
 from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Ended, Fault, fault_of
 from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput
@@ -79,50 +77,33 @@ def configs(tmp_path: Path) -> dict[str, list[RunConfig]]:
     return {arm: [config for config in runs if config.arm == arm] for arm in ARMS}
 
 
-class OneByOne:
-    """An engine of one worker whose runs end as they are told to."""
+@dataclasses.dataclass
+class Crashing(Engine):
+    """Runs of these arms crash, and others finish."""
 
-    workers = 1
-    queues = False
+    faults: Mapping[str, Fault]
 
-    def __init__(self, tell: Callable[[ExperimentRun], Ended]) -> None:
-        self.tell, self.last = tell, list[ExperimentRun]()
-
-    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
-        self.last = list(queue[:1])
-        return self.last
+    def __post_init__(self) -> None:
+        super().__init__()
 
     def news(self, seconds: float) -> list[News]:
-        return [(run, self.tell(run)) for run in self.last]
-
-    def abandon(self, run: ExperimentRun) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
+        run = self.begun[-1]
+        fault = self.faults.get(run.config.arm)
+        return [(run, Ended("crashed", "why", fault=fault) if fault else Ended("finished", ""))]
 
 
-def launched(
+def launch_all(
     configs: Sequence[RunConfig], folder: Path, faults: dict[str, Fault], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[str, str], str]:
     """The states of the runs by arm, a letter each, where the runs of these arms crash; and what is said."""
     monkeypatch.setattr(launcher, "POLL", 0.0)
-
-    def tell(run: ExperimentRun) -> Ended:
-        fault = faults.get(run.config.arm)
-        return Ended("crashed", "why", fault=fault) if fault else Ended("finished", "")
-
     runs = [ExperimentRun(config, folder / config.folder) for config in configs]
-    console = Console(file=io.StringIO(), width=250)
-    Launcher(runs, OneByOne(tell), console).launch()
+    output = launched(runs, Crashing(faults))
     letters = {"crashed": "c", "finished": "f", "waiting": "-"}
     states: dict[str, str] = {}
     for run in runs:
         states[run.config.arm] = states.get(run.config.arm, "") + letters[run.state]
-    assert isinstance(console.file, io.StringIO)
-    return states, console.file.getvalue()
+    return states, output
 
 
 def alternating(configs: dict[str, list[RunConfig]], *arms: str) -> list[RunConfig]:
@@ -134,7 +115,7 @@ def test_two_equal_crashes_of_an_arm_stop_its_runs_and_no_others(
     configs: dict[str, list[RunConfig]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Fault("ValueError", str(tmp_path / "mine.py"), "mine:Half")
-    states, output = launched(
+    states, output = launch_all(
         alternating(configs, "half", "half-2", "third", "grpo"), tmp_path, {"half": fault}, monkeypatch
     )
     # half-2 has the same class with other settings; third is in the same file
@@ -151,7 +132,7 @@ def test_crashes_that_differ_stop_nothing(
 ) -> None:
     faults = {"half": Fault("one"), "third": Fault("two")}
     first = alternating(configs, "half", "third", "grpo")[:3]
-    assert launched(first, tmp_path, faults, monkeypatch)[0] == {"half": "c", "third": "c", "grpo": "f"}
+    assert launch_all(first, tmp_path, faults, monkeypatch)[0] == {"half": "c", "third": "c", "grpo": "f"}
 
 
 def test_two_arms_that_crash_alike_stop_whatever_uses_the_code(
@@ -159,7 +140,7 @@ def test_two_arms_that_crash_alike_stop_whatever_uses_the_code(
 ) -> None:
     shared = Fault("ValueError", str(tmp_path / "mine.py"))  # in a base class, which no recipe names
     every = alternating(configs, "half", "third", "half-2", "brief", "grpo")
-    states, _ = launched(every, tmp_path, {"half": shared, "third": shared}, monkeypatch)
+    states, _ = launch_all(every, tmp_path, {"half": shared, "third": shared}, monkeypatch)
     assert states == {"half": "c---", "third": "c---", "half-2": "----", "brief": "----", "grpo": "ffff"}
 
 
@@ -168,7 +149,7 @@ def test_two_arms_that_crash_alike_in_no_ones_code_stop_everything(
 ) -> None:
     shared = Fault("RuntimeError: CUDA error: device-side assert triggered")
     every = alternating(configs, "half", "grpo", "third")
-    states, _ = launched(every, tmp_path, {"half": shared, "grpo": shared}, monkeypatch)
+    states, _ = launch_all(every, tmp_path, {"half": shared, "grpo": shared}, monkeypatch)
     assert states == {"half": "c---", "grpo": "c---", "third": "----"}
 
 
@@ -180,10 +161,10 @@ def test_a_reward_that_fails_twice_stops_every_arm_that_it_rewards(
     faults = {"brief": fault, "brief-rloo": fault}
     beside = alternating(configs, "half", "grpo")
     later = [*configs["brief"], *configs["brief-rloo"][2:], *beside]
-    states, _ = launched(later, tmp_path / "one", faults, monkeypatch)
+    states, _ = launch_all(later, tmp_path / "one", faults, monkeypatch)
     assert states == {"brief": "cc--", "brief-rloo": "--", "half": "ffff", "grpo": "ffff"}
     every = [*configs["brief"], *configs["brief-rloo"], *beside]
-    states, _ = launched(every, tmp_path / "two", faults, monkeypatch)
+    states, _ = launch_all(every, tmp_path / "two", faults, monkeypatch)
     assert states == {"brief": "c---", "brief-rloo": "c---", "half": "ffff", "grpo": "ffff"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -125,18 +126,6 @@ def test_the_text_says_what_is_an_estimate(recipe_folder: Path, capsys: pytest.C
     assert lines[8].startswith("    Q:") and lines[9] == "    A:"
 
 
-def test_a_slow_precision_is_a_note(
-    recipe_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "measure_slowdown", lambda precision: 8.0)
-    (note,) = [
-        note
-        for note in dry_run_row("--set", "model.dtype=bfloat16", capsys=capsys)["notes"]  # type: ignore[attr-defined]
-        if "bfloat16" in note
-    ]
-    assert note.endswith('; set model.dtype = "float32"')
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -224,25 +213,16 @@ def test_a_folder_of_other_settings_is_a_note_behind_the_recipe(
 def test_a_split_without_problems_fails_before_the_run(
     recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (recipe_folder / "mine.jsonl").write_text(
-        "".join(f'{{"q": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(8))
-    )
-    task = (
-        '{ jsonl = "mine.jsonl", name = "mine", prompt = "{q}", verify = "exact", validation = 0, test = 0 }'
-    )
-    old = '{ name = "arithmetic", settings = { train = 32, validation = 16, test = 16 } }'
-    (recipe_folder / "m.toml").write_text(RECIPE.replace(old, task))
+    (recipe_folder / "mine.jsonl").write_text('{"q": "1+1", "answer": "2"}\n{"q": "2+1", "answer": "3"}\n')
+    columns = 'jsonl = "mine.jsonl", prompt = "{q}", verify = "exact"'
+    task = f'tasks = [{{ name = "mine", {columns}, validation = 0, test = 0 }}]'
+    (recipe_folder / "m.toml").write_text(re.sub(r"tasks = .*", lambda _: task, RECIPE))
     assert cli.main(["run", "m.toml", "--dry-run", "--no-trial"]) == 2
     assert "no problem is in the split validation" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("dtype", "noted"), [("bfloat16", True), ("float32", False)])
 def test_a_slow_precision_is_noted_before_the_trial_computes_in_it(
-    dtype: str,
-    noted: bool,
-    recipe_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    recipe_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine, "measure_slowdown", lambda precision: 8.2)
     monkeypatch.setattr(machine, "count_gpus", lambda: 0)
@@ -253,7 +233,6 @@ def test_a_slow_precision_is_noted_before_the_trial_computes_in_it(
         return ()
 
     monkeypatch.setattr(dry_run, "try_out", no_trial)
-    assert cli.main(["run", "m.toml", "--dry-run", "--set", f"model.dtype={dtype}"]) == 0
-    assert [
-        f"note: a product of matrices in {dtype} takes 8 times as long" in text for text in before_trial
-    ] == [noted]
+    assert cli.main(["run", "m.toml", "--dry-run", "--set", "model.dtype=bfloat16"]) == 0
+    for output in (*before_trial, capsys.readouterr().out):
+        assert "note: a product of matrices in bfloat16 takes 8 times as long" in output

@@ -3,7 +3,6 @@ it was."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -19,9 +18,8 @@ from typing import Any
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import HEAD, launch, recipe, states_by_arm
+from helpers.experiments import HEAD, launch, printed, recipe, recorder, states_by_arm
 from helpers.whole_runs import rows
-from rich.console import Console
 
 from grpobench.analysis.runfolder import checksums
 from grpobench.runs.experiment.display import INTERVAL, Display
@@ -48,13 +46,13 @@ def test_a_slow_precision_is_noted_before_the_first_run(
 ) -> None:
     monkeypatch.setattr(machine, "measure_slowdown", lambda precision: 8.0)
     head = '[model]\nname = "nano"\ndtype = "bfloat16"\n'
-    _, printed = launch(recipe(tmp_path, "fine", head=head), tmp_path)
-    assert printed.startswith("note: a product of matrices in bfloat16 takes 8 times as long")
+    _, output = launch(recipe(tmp_path, "fine", head=head), tmp_path)
+    assert output.startswith("note: a product of matrices in bfloat16 takes 8 times as long")
 
 
 def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "fine1", "raise", "kill", "diverge", "forget", "fine2")
-    outcome, printed = launch(parsed_recipe, tmp_path)
+    outcome, output = launch(parsed_recipe, tmp_path)
     assert states_by_arm(outcome) == {
         "fine1": "finished",
         "raise": "crashed",
@@ -64,8 +62,8 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
         "fine2": "finished",
     }
     assert outcome.code == 70
-    run_lines = [line for line in printed.splitlines() if line.startswith("[")]
-    lost = [line for line in printed.splitlines() if line.startswith("kill-sums-s0: its worker process was ")]
+    run_lines = [line for line in output.splitlines() if line.startswith("[")]
+    lost = [line for line in output.splitlines() if line.startswith("kill-sums-s0: its worker process was ")]
     assert len(lost) == MOST_AGAIN and all(line.endswith("; resuming from step 1 in 0 s") for line in lost)
     assert len(run_lines) == 6  # one line per finished run, not per step
     folder = tmp_path / "m"
@@ -80,10 +78,10 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     assert not checksums.broken(described)
 
     (folder / "mended").touch()
-    outcome, printed = launch(parsed_recipe, tmp_path)
+    outcome, output = launch(parsed_recipe, tmp_path)
     assert outcome.code == 0
     assert set(states_by_arm(outcome).values()) == {"finished", "diverged"}
-    assert "3 of 6 runs already have a result" in printed
+    assert "3 of 6 runs already have a result" in output
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     assert attempts == {"fine1": 1, "raise": 2, "kill": 2 + MOST_AGAIN, "diverge": 1, "forget": 2, "fine2": 1}
     # The resumed run's log is that of a run that was never killed.
@@ -158,7 +156,7 @@ def test_runs_on_failing_machine_resume_while_their_checkpoints_advance(
 ) -> None:
     monkeypatch.setattr(process, "VMSTAT", Vmstat())
     parsed_recipe = recipe(tmp_path, "kill-often", "storage", "raise", "fine", steps=6)
-    outcome, printed = launch(parsed_recipe, tmp_path)
+    outcome, output = launch(parsed_recipe, tmp_path)
     assert states_by_arm(outcome) == {
         "kill-often": "finished",
         "storage": "finished",
@@ -168,19 +166,19 @@ def test_runs_on_failing_machine_resume_while_their_checkpoints_advance(
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     # killed after each of its six checkpoints, more often than a run may fail that comes no further
     assert attempts == {"kill-often": 7, "storage": 2, "raise": 1, "fine": 1}
-    assert "storage-sums-s0: OSError: [Errno 5] Input/output error; resuming from step 1" in printed
-    assert f"killed by SIGKILL ({process.STARVED}); resuming from step 5" in printed
+    assert "storage-sums-s0: OSError: [Errno 5] Input/output error; resuming from step 1" in output
+    assert f"killed by SIGKILL ({process.STARVED}); resuming from step 5" in output
     logs = {(run.path / "metrics.jsonl").read_bytes() for run in outcome.runs if run.state == "finished"}
     assert len(logs) == 1
 
 
 def test_worker_told_to_stop_costs_neither_its_run_nor_the_next(tmp_path: Path) -> None:
     """As a guard of memory or a user tells a process of whose launcher he knows nothing."""
-    outcome, printed = launch(recipe(tmp_path, "terminate", "fine"), tmp_path, workers=1)
+    outcome, output = launch(recipe(tmp_path, "terminate", "fine"), tmp_path, workers=1)
     assert outcome.code == 0 and states_by_arm(outcome) == {"terminate": "finished", "fine": "finished"}
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     assert attempts == {"terminate": 2, "fine": 1}
-    assert "its worker process was told to stop (SIGTERM); resuming from step 1" in printed
+    assert "its worker process was told to stop (SIGTERM); resuming from step 1" in output
 
 
 def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
@@ -361,9 +359,9 @@ def test_sigterm_saves_and_kill_leaves_no_worker_and_hosts_are_distinct(
 
     (tmp_path / "m" / "mended").touch()
     time.sleep(2)  # before, the second launcher would only say that the first may live
-    outcome, printed = launch(parsed_recipe, tmp_path, workers=1, allow_change=True)
+    outcome, output = launch(parsed_recipe, tmp_path, workers=1, allow_change=True)
     assert (
-        outcome.code == 0 and printed.count("waiting to see whether it lives") == 2
+        outcome.code == 0 and output.count("waiting to see whether it lives") == 2
     )  # experiment, then its runs
     assert [row["step"] for row in rows(outcome.runs[0].path)] == list(range(1, 151))
 
@@ -380,9 +378,9 @@ def gone(pids: list[int]) -> bool:
 def test_a_run_that_collapsed_has_a_result(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "collapse")
     for _ in range(2):
-        outcome, printed = launch(parsed_recipe, tmp_path)
+        outcome, output = launch(parsed_recipe, tmp_path)
         assert states_by_arm(outcome) == {"collapse": "collapsed"} and outcome.code == 0
-    assert "1 of 1 runs already have a result" in printed
+    assert "1 of 1 runs already have a result" in output
     (run,) = outcome.runs
     assert run.why == "reward_collapse from step 1" and status(run.path)["attempt"] == 1
     assert not (run.path / "checkpoints").exists()
@@ -468,13 +466,12 @@ def test_run_of_a_lone_worker_keeps_to_the_threads_that_the_user_allots(
 
 def test_table_shows_active_runs_when_there_are_too_many(tmp_path: Path) -> None:
     runs = [fake("waiting", tmp_path) for _ in range(100)]
-    console = Console(file=io.StringIO(), width=120, height=20)
+    console = recorder(width=120, height=20)
     display = Display(console, runs, 2)
     runs[70].state = "running"
     runs[70].heard(Progress(3, 40, 0.25, 1234.0, "sampling"))
     console.print(display.table())
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
+    shown = printed(console)
     assert "sampling" in shown and "3/40" in shown and "1,234" in shown and "0.250" in shown
     assert "100 runs: 1 running, 99 waiting" in shown
     assert len(shown.splitlines()) == 3
@@ -486,7 +483,7 @@ def test_line_tells_of_all_runs_at_stated_interval_without_terminal(
     clock = [1000.0]
     monkeypatch.setattr("grpobench.runs.experiment.display.time", SimpleNamespace(monotonic=lambda: clock[0]))
     runs = [fake(state, tmp_path, f"fine{n}") for n, state in enumerate(("finished", "waiting", "waiting"))]
-    console = Console(file=io.StringIO(), width=60)
+    console = recorder(width=60)
     with Display(console, runs, 1) as display:
         runs[1].state = "running"
         for _ in range(700):  # the launcher looks four times a second: 175 s
@@ -494,8 +491,7 @@ def test_line_tells_of_all_runs_at_stated_interval_without_terminal(
             runs[1].began = time.monotonic() - 20
             runs[1].heard(Progress(12 if clock[0] > 1020 else 2, 40, 0.5625, 1646.2, "sampling"))
             display.refresh()
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    lines = printed(console).splitlines()
     assert lines[0] == "1 of 3 runs already have a result" and len(lines) == 1 + 175 // INTERVAL == 6
     assert lines[1].startswith("3 runs: 1 finished, 1 running, 1 waiting; 30 s so far, ")
     # ten steps in 20 s, and 28 to go

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers.experiments import HEAD, recipe
-from rich.console import Console
+from helpers.experiments import HEAD, recipe, recorder
 
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.interim import read_plan
@@ -21,15 +20,14 @@ from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.tools.strict import ConfigError
 
 SEEDS = "seeds = [0, 1, 2, 3, 4, 5, 6]\n"
-STAND_IN = {"execute": "helpers.stand_ins.graded"}
+STAND_IN: dict[str, Any] = {"execute": "helpers.stand_ins.graded", "console": recorder()}
 
 
 pytestmark = pytest.mark.usefixtures("stands", "warm")
 
 
 def launch(parsed_recipe: Recipe, out: Path, most: int, step: int) -> ExperimentResult:
-    console = Console(file=io.StringIO(), width=200)
-    return run_until(parsed_recipe, out, plan_looks(parsed_recipe, most, step), console=console, **STAND_IN)
+    return run_until(parsed_recipe, out, plan_looks(parsed_recipe, most, step), **STAND_IN)
 
 
 def seeds_of(outcome: ExperimentResult) -> set[int]:
@@ -83,8 +81,7 @@ def test_looks_continue_while_pair_is_unresolved_and_after_interruption(tmp_path
 
 def test_a_plan_is_refused_where_results_were_there_before_it(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "fine1", "fine2", steps=1, head="seeds = [0, 1]\n")
-    console = Console(file=io.StringIO(), width=200)
-    assert run_experiment(parsed_recipe, tmp_path, console=console, **STAND_IN).code == 0
+    assert run_experiment(parsed_recipe, tmp_path, **STAND_IN).code == 0
     with pytest.raises(FolderError, match=r"4 runs already have results.*fixed before the first run"):
         launch(parsed_recipe, tmp_path, 10, 2)
     assert not (tmp_path / "m" / "interim.json").exists()
@@ -92,9 +89,7 @@ def test_a_plan_is_refused_where_results_were_there_before_it(tmp_path: Path) ->
 
 def test_a_run_that_crashes_stops_the_looks(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "fine1", "raise", steps=1, head=SEEDS)
-    console = Console(file=io.StringIO(), width=200)
-    plan = plan_looks(parsed_recipe, 9, 2)
-    outcome = run_until(parsed_recipe, tmp_path, plan, console=console, **STAND_IN)
+    outcome = launch(parsed_recipe, tmp_path, 9, 2)
     assert outcome.code == 70 and seeds_of(outcome) == set(range(7))
 
 

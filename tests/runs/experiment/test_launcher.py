@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
+from helpers.experiments import Engine, launched, printed, recorder
 
 from grpobench.runs.experiment import launcher, pool
 from grpobench.runs.experiment.executor import Lost, News
@@ -28,30 +26,18 @@ from grpobench.runs.train.progress import SAVING, Progress
 CONFIG = read_recipe("quickstart", ["tasks=arithmetic", "arms=grpo"]).configs[0]
 
 
-class Told:
-    """An engine of one worker: the next message is what `tell` says of the run that was begun."""
-
-    workers = 1
-    queues = False
+class Told(Engine):
+    """The next message is what `tell` says of the run that was begun."""
 
     def __init__(self, tell: Any) -> None:
-        self.tell, self.begun, self.stopped = tell, list[ExperimentRun](), False
-
-    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
-        self.begun += queue[:1]
-        return list(queue[:1])
+        super().__init__()
+        self.tell, self.stopped = tell, False
 
     def news(self, seconds: float) -> list[News]:
         return [(run, self.tell(run, len(self.begun))) for run in self.begun[-1:]]
 
-    def abandon(self, run: ExperimentRun) -> None: ...
-
     def stop(self) -> None:
         self.stopped = True
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -66,21 +52,18 @@ def say(run: ExperimentRun, state: str, attempt: int) -> None:
     (run.path / "status.json").write_text(json.dumps(run_record))
 
 
-def launched(tmp_path: Path, tell: Any, **more: Any) -> tuple[ExperimentRun, Told, str]:
+def launch_one(tmp_path: Path, tell: Any, **more: Any) -> tuple[ExperimentRun, Told, str]:
     run, engine = ExperimentRun(CONFIG, tmp_path / CONFIG.folder), Told(tell)
-    console = Console(file=io.StringIO(), width=200)
-    Launcher([run], engine, console, **more).launch()
-    assert isinstance(console.file, io.StringIO)
-    return run, engine, console.file.getvalue()
+    return run, engine, launched([run], engine, **more)
 
 
 def test_older_result_does_not_belong_to_attempt_lost_before_it_began(tmp_path: Path) -> None:
     """As where a finished run is to be made again and its worker is killed first."""
     say(ExperimentRun(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
-    run, engine, printed = launched(tmp_path, lambda run, begun: Lost("its worker process was killed"))
+    run, engine, output = launch_one(tmp_path, lambda run, begun: Lost("its worker process was killed"))
     assert run.state == "crashed" and len(engine.begun) == 1 + MOST_AGAIN
     assert f"{1 + MOST_AGAIN} attempts made no progress" in run.why
-    assert printed.count("resuming from step 0") == MOST_AGAIN
+    assert output.count("resuming from step 0") == MOST_AGAIN
 
 
 def test_a_result_that_the_lost_attempt_came_to_counts(tmp_path: Path) -> None:
@@ -89,12 +72,12 @@ def test_a_result_that_the_lost_attempt_came_to_counts(tmp_path: Path) -> None:
         return Lost("its worker process was killed")
 
     say(ExperimentRun(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
-    run, engine, _ = launched(tmp_path, tell)
+    run, engine, _ = launch_one(tmp_path, tell)
     assert run.state == "finished" and len(engine.begun) == 1
 
 
 def test_a_process_that_ends_by_itself_is_not_tried_again(tmp_path: Path) -> None:
-    run, engine, _ = launched(tmp_path, lambda run, begun: Lost("it exited with 1", machine=False))
+    run, engine, _ = launch_one(tmp_path, lambda run, begun: Lost("it exited with 1", machine=False))
     assert (run.state, run.why, len(engine.begun)) == ("crashed", "it exited with 1", 1)
 
 
@@ -106,7 +89,7 @@ def test_progress_counts_from_last_attempt_if_checkpoints_were_replaced(tmp_path
         return Ended("finished", "") if begun == 9 else Lost("its worker process was killed")
 
     (tmp_path / CONFIG.folder / "checkpoints" / "step-40").mkdir(parents=True)
-    run, engine, _ = launched(tmp_path, tell)
+    run, engine, _ = launch_one(tmp_path, tell)
     assert run.state == "finished" and len(engine.begun) == 9
 
 
@@ -114,30 +97,25 @@ def test_a_launcher_whose_experiment_was_taken_over_begins_nothing_more(tmp_path
     def demand() -> None:
         raise LeaseLost("another has it")
 
-    run, engine, printed = launched(tmp_path, lambda run, begun: Ended("finished", ""), demand=demand)
+    run, engine, output = launch_one(tmp_path, lambda run, begun: Ended("finished", ""), demand=demand)
     assert run.state == "waiting" and not engine.begun and engine.stopped
-    assert "stopping: another has it" in printed
+    assert "stopping: another has it" in output
 
 
-class Stopped:
-    """An engine of two runs. One writes a checkpoint for `looks` looks after it was told to stop, the other
-    does not stop."""
+class Stopped(Engine):
+    """Of two runs one writes a checkpoint for `looks` looks after it was told to stop, the other does not
+    stop."""
 
     workers = 2
-    queues = False
 
     def __init__(self, looks: int) -> None:
+        super().__init__()
         self.looks, self.ended, self.killed = looks, list[str](), False
-        self.runs = list[ExperimentRun]()
-
-    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
-        self.runs += queue
-        return list(queue)
 
     def news(self, seconds: float) -> list[News]:
         if self.killed:
-            return [(run, Lost("killed")) for run in self.runs if run.name not in self.ended]
-        saving, deaf = self.runs
+            return [(run, Lost("killed")) for run in self.begun if run.name not in self.ended]
+        saving, deaf = self.begun
         self.looks -= 1
         if self.looks == 3:
             return [(deaf, Lost("it was given up"))]
@@ -146,12 +124,8 @@ class Stopped:
     def abandon(self, run: ExperimentRun) -> None:
         self.ended.append(run.name)
 
-    def stop(self) -> None: ...
-
     def kill(self) -> None:
         self.killed = True
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -163,7 +137,7 @@ def test_late_checkpoint_writer_is_waited_for_unless_disk_is_full(
         ExperimentRun(dataclasses.replace(CONFIG, seed=seed), tmp_path / f"run-{seed}") for seed in range(2)
     ]
     ended = [ExperimentRun(CONFIG, tmp_path / "before", state="disk full")] if full else []
-    engine, console = Stopped(6), Console(file=io.StringIO(), width=200)
+    engine, console = Stopped(6), recorder()
     begun = Launcher([*runs, *ended], engine, console)
     begun.signals = 1
     begun.stop(0.0)
@@ -172,14 +146,13 @@ def test_late_checkpoint_writer_is_waited_for_unless_disk_is_full(
         begun.begin(run)
         run.heard(Progress(3, 9, 0.5, 9.0, phase))
     begun.launch()
-    assert isinstance(console.file, io.StringIO)
-    printed = console.file.getvalue()
+    output = printed(console)
     assert [run.state for run in runs] == ["preempted", "preempted"]
     if full:
-        assert engine.killed and not engine.ended and "still saving" not in printed
+        assert engine.killed and not engine.ended and "still saving" not in output
     else:
         assert engine.ended == ["run-1"] and not engine.killed  # once, and the other never
-        assert printed.count("still saving: run-0 (Ctrl-C again kills)") == 1
+        assert output.count("still saving: run-0 (Ctrl-C again kills)") == 1
 
 
 def buried(crew: list[PoolWorker], monkeypatch: pytest.MonkeyPatch) -> RunPool:
@@ -201,8 +174,8 @@ def test_the_arms_of_a_seed_begin_together_the_longest_first(tmp_path: Path) -> 
         ExperimentRun(config, tmp_path / config.folder)
         for config in read_recipe("quickstart", ["tasks=arithmetic"]).configs
     ]
-    engine, console = Told(lambda run, begun: Ended("finished", "")), Console(file=io.StringIO(), width=200)
-    Launcher(runs, engine, console).launch()
+    engine = Told(lambda run, begun: Ended("finished", ""))
+    launched(runs, engine)
     order = [(run.config.seed, run.config.arm) for run in engine.begun]
     arms = len({arm for _, arm in order})
     assert arms > 1 and len(order) == len(runs)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
+import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.experiments import printed, recorder
 from helpers.logs import rows
 from helpers.shell import command
-from rich.console import Console
 
 from grpobench.runs import cli
 from grpobench.runs.experiment import run_status
@@ -78,17 +76,7 @@ def test_the_table_names_every_run_and_why_it_stopped(root: Path, capsys: pytest
     (root / "lock").unlink()
     assert cli.main(["status", str(root)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == [
-        "run",
-        "state",
-        "step",
-        "reward",
-        "tokens/s",
-        "left",
-        "last",
-        "row",
-        "process",
-    ]
+    assert " ".join(lines[0].split()) == "run state step reward tokens/s left last row process"
     assert [line.split()[0] for line in lines[1:6]] == [*NAMES, "extra-sums-s0"]
     assert lines[2].split()[1:6] == ["running", "6/10", "0.600", "100", "8"]
     assert "extra-sums-s0: MemoryError: too much" in lines
@@ -105,7 +93,7 @@ def test_rows_of_an_earlier_attempt_do_not_set_the_pace(tmp_path: Path) -> None:
     write_lock(make(tmp_path / "run", "running", resumed))
     assert run_status.run_status(tmp_path / "run").seconds_left == 9.0  # three steps of 3 s
     write_lock(make(tmp_path / "fresh", "running", rows(0, 1.0)))
-    assert run_status.run_status(tmp_path / "fresh").seconds_left is None
+    assert math.isnan(run_status.run_status(tmp_path / "fresh").seconds_left)
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
@@ -132,7 +120,7 @@ def test_run_folder_and_experiments_folder_are_shown_and_others_refused(
 
 
 def test_watching_ends_with_the_launcher_and_shows_how_it_ended(root: Path) -> None:
-    console = Console(file=io.StringIO(), width=200)
+    console = recorder()
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -141,8 +129,7 @@ def test_watching_ends_with_the_launcher_and_shows_how_it_ended(root: Path) -> N
             Lock(root).release()
 
     run_status.watch(root, console, wait)
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
+    shown = printed(console)
     assert waited == [30.0, 30.0] and shown.count("4 runs:") == 3
     assert shown.splitlines()[-1].endswith("no launcher is running")
 
@@ -151,28 +138,7 @@ def test_watching_is_ended_by_ctrl_c_without_an_error(root: Path) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    run_status.watch(root, Console(file=io.StringIO()), interrupt)
-
-
-def test_a_run_that_is_going_on_is_seen_from_another_process(tmp_path: Path) -> None:
-    """The lock file is the launcher's own, and the process that it names lives."""
-    folder = tmp_path / "m"
-    make(folder / NAMES[0], "running", rows(2, 1.0))
-    (folder / "experiment.json").write_text(json.dumps({"runs": NAMES[:1]}))
-    program = "import sys, pathlib; from grpobench.runs.tools.lock import Lock\n"
-    program += (
-        "[Lock(pathlib.Path(place)).take() for place in sys.argv[1:]]; print('ready', flush=True); input()"
-    )
-    words = [sys.executable, "-c", program, str(folder), str(folder / NAMES[0])]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        (overview,) = run_status.overviews(folder)
-        assert overview.launcher is not None and overview.launcher.pid == child.pid
-        assert (overview.runs[0].state, overview.runs[0].process) == ("running", child.pid)
-        child.kill()
-    (overview,) = run_status.overviews(folder)
-    assert overview.launcher is None and overview.runs[0].state == "interrupted"
+    run_status.watch(root, recorder(), interrupt)
 
 
 def test_a_run_with_a_critic_or_longer_answers_is_known_to_take_longer(tmp_path: Path) -> None:

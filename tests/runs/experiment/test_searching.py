@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from helpers.experiments import recorder
 
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.experiment import searching
@@ -249,44 +248,28 @@ def test_settings_are_searched_together_with_the_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("added", "over", "seeds", "message"),
+    ("added", "over", "message"),
     [
-        ("", (), (1, 2), "--seeds: the recipe compares its arms on 1 too"),
-        ("", ("evaluate.samples=1,2",), (), "--over evaluate.samples: cannot be searched"),
-        ("", ("train.steps=1,2",), (), "--over train.steps: says how much a run costs"),
-        (
-            CRITIC,
-            ("algorithm.value_clip=0.1,0.2",),
-            (),
-            "one, two lack this setting and would get fewer values",
-        ),
-        (CRITIC, ("algorithm.value_clip=0.1,0.2",), (), "search it in the others: --set arms=critic"),
-        ("", ("train.learning_rate=1e-3",), (), "every setting has one value"),
-        ("train.steps = 3\n", (), (), "arm.two: has 3 steps and one 1"),
-        ("[evaluate]\nproblems = 0\n", (), (), "not all runs on sums are evaluated on the validation"),
-        ('[search]\noutcome = "end:eval/test/greedy/correct"\n', (), (), "is of the test split"),
-        ('[search]\noutcome = "end:eval/validation/likelihood/correct"\n', (), (), "not every run is"),
-        ('[search]\noutcome = "best:reward"\n', (), (), "search.outcome: unknown kind 'best'"),
-        (
-            "",
-            ("train.learning_rate=1e-3,1.1e-3",),
-            (),
-            "0.001 and 0.0011 differ by less than a factor of 1.2",
-        ),
-        (
-            '[search.over]\n"train.learning_rate" = [1, 1]\n',
-            (),
-            (),
-            "search.over.train.learning_rate: two of",
-        ),
-        ('[over]\n"train.learning_rate" = [1e-3, 1e-2]\n', (), (), "over: is a map's"),
+        ("", "evaluate.samples=1,2", "--over evaluate.samples: cannot be searched"),
+        ("", "train.steps=1,2", "--over train.steps: says how much a run costs"),
+        (CRITIC, "algorithm.value_clip=0.1,0.2", "one, two lack this setting and would get fewer values"),
+        (CRITIC, "algorithm.value_clip=0.1,0.2", "search it in the others: --set arms=critic"),
+        ("", "train.learning_rate=1e-3", "every setting has one value"),
+        ("", "train.learning_rate=1e-3,1.1e-3", "0.001 and 0.0011 differ by less than a factor of 1.2"),
+        ("train.steps = 3\n", "", "arm.two: has 3 steps and one 1"),
+        ("[evaluate]\nproblems = 0\n", "", "not all runs on sums are evaluated on the validation"),
+        ('[search]\noutcome = "end:eval/test/greedy/correct"\n', "", "is of the test split"),
+        ('[search]\noutcome = "end:eval/validation/likelihood/correct"\n', "", "not every run is"),
+        ('[search]\noutcome = "best:reward"\n', "", "search.outcome: unknown kind 'best'"),
+        ('[search.over]\n"train.learning_rate" = [1, 1]\n', "", "search.over.train.learning_rate: two of"),
+        ('[over]\n"train.learning_rate" = [1e-3, 1e-2]\n', "", "over: is a map's"),
     ],
 )
 def test_what_would_be_wrong_or_unequal_is_refused_with_the_remedy(
-    added: str, over: tuple[str, ...], seeds: tuple[int, ...], message: str, tmp_path: Path
+    added: str, over: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        make_plan(recipe_in(tmp_path, RECIPE + added), over, seeds)
+        make_plan(recipe_in(tmp_path, RECIPE + added), [over] if over else [])
     assert message in str(error.value)
 
 
@@ -300,6 +283,8 @@ def test_options_come_before_the_recipes_table(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path, RECIPE + "[search]\nseeds = [5, 6]\nextensions = 1\n")
     plan, other = make_plan(recipe), make_plan(recipe, seeds=(7, 8, 9), extensions=0)
     assert (plan.seeds, plan.extensions) == ((5, 6), 1) and (other.seeds, other.extensions) == ((7, 8, 9), 0)
+    with pytest.raises(ConfigError, match="--seeds: the recipe compares its arms on 1 too"):
+        make_plan(recipe, seeds=(1, 2))
 
 
 # What is written
@@ -387,11 +372,14 @@ def test_values_may_be_added_to_a_search_and_the_record_says_so(tmp_path: Path) 
 
 
 def searcher(recipe: Recipe, *over: str) -> Searcher:
-    plan = make_plan(recipe, over, (10, 11, 12), 0)
-    console = Console(file=io.StringIO(), width=200)
-    made_searcher = Searcher(plan, recipe.folder / "search", target_of(recipe), "mine.toml", console=console)
-    made_searcher.execute = "helpers.stand_ins.tuned"
-    return made_searcher
+    return Searcher(
+        make_plan(recipe, over, (10, 11, 12), 0),
+        recipe.folder / "search",
+        target_of(recipe),
+        "mine.toml",
+        console=recorder(),
+        execute="helpers.stand_ins.tuned",
+    )
 
 
 def test_a_stopped_search_chooses_nothing_and_goes_on(

@@ -62,7 +62,7 @@ group_size = 4
 num_minibatches = 2
 {train}
 [evaluate]
-problems = {evaluated}
+problems = 0
 test_problems = 0
 {sections}
 [[arm]]
@@ -85,7 +85,6 @@ class Faulty:
     top: str = ""
     train: str = ""
     sections: str = ""
-    evaluated: int = 0
 
     @property
     def line(self) -> int:
@@ -96,16 +95,7 @@ class Faulty:
     def write(self, folder: Path) -> Path:
         (folder / "mine.py").write_text(self.code)
         path = folder / "study.toml"
-        path.write_text(
-            RECIPE.format(
-                arm=self.arm,
-                task=self.task,
-                top=self.top,
-                train=self.train,
-                sections=self.sections,
-                evaluated=self.evaluated,
-            )
-        )
+        path.write_text(RECIPE.format(**vars(self)))
         return path
 
 
@@ -233,11 +223,7 @@ UNREADABLE = {
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials are made in this process, and leave torch's operators as they were."""
-    import torch
-
-    before = torch.are_deterministic_algorithms_enabled()
-    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
-    assert torch.are_deterministic_algorithms_enabled() == before
+    monkeypatch.setattr("torch.use_deterministic_algorithms", lambda *_, **__: None)
 
     def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[TrialResult]:
         return [trial.tried(config, tmp_path) for config in chosen]
@@ -282,13 +268,13 @@ def test_what_cannot_be_made_is_named_while_the_recipe_is_read(
 # What is tried
 
 
-def study(folder: Path, arms: str = "", **more: str) -> Path:
+def study(folder: Path, arms: str = "") -> Path:
     """A recipe of GRPO and an algorithm of the user's that is sound, with a reward of the user's."""
     code = ALGORITHM.format("scaled(signal, signal.advantage * self.factor)")
     code += (
         "\n\ndef brevity(completions, **columns):\n    return [-len(text) / 100 for text in completions]\n"
     )
-    path = Faulty(code, "", arm="mine:Half", sections=more.pop("sections", "")).write(folder)
+    path = Faulty(code, "", arm="mine:Half").write(folder)
     path.write_text(path.read_text() + arms)
     return path
 

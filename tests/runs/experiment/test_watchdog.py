@@ -3,7 +3,6 @@ on from its checkpoint. What is only slow to be heard of is left alone."""
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import sys
@@ -13,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import launch, recipe, states_by_arm
+from helpers.experiments import Engine, launch, launched, recipe, states_by_arm
 from helpers.whole_runs import rows
-from rich.console import Console
 
 from grpobench.runs.experiment import launcher, watchdog
 from grpobench.runs.experiment.executor import Lost, News
-from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
+from grpobench.runs.experiment.launcher import MOST_AGAIN
 from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.run_status import run_status
 from grpobench.runs.experiment.worker import Ended
@@ -38,21 +36,19 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 3)
 
 
-class Mute:
-    """An engine of one worker whose runs say something once, and then nothing until they are given up; after
-    `looks` without anything they end."""
-
-    workers = 1
+class Mute(Engine):
+    """Its runs say something once, and then nothing until they are given up; after `looks` without anything
+    they end."""
 
     def __init__(self, queues: bool = False, says: bool = True, looks: float = math.inf) -> None:
+        super().__init__()
         self.queues, self.says, self.looks = queues, says, looks
         self.coming: list[News] = []
-        self.begun: list[ExperimentRun] = []
 
     def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
-        self.begun += queue[:1]
-        self.coming += [(run, SAID) for run in queue[:1] if self.says]
-        return list(queue[:1])
+        started = super().start(queue)
+        self.coming += [(run, SAID) for run in started if self.says]
+        return started
 
     def news(self, seconds: float) -> list[News]:
         time.sleep(0.01)
@@ -63,25 +59,16 @@ class Mute:
     def abandon(self, run: ExperimentRun) -> None:
         self.coming.append((run, Lost("its worker was killed")))
 
-    def stop(self) -> None: ...
 
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def launched(tmp_path: Path, engine: Mute, patience: float) -> tuple[ExperimentRun, str]:
+def launch_one(tmp_path: Path, engine: Mute, patience: float) -> tuple[ExperimentRun, str]:
     run = ExperimentRun(CONFIG, tmp_path / CONFIG.folder)
     run.path.mkdir()
-    console = Console(file=io.StringIO(), width=200)
-    Launcher([run], engine, console, patience=patience).launch()
-    assert isinstance(console.file, io.StringIO)
-    return run, console.file.getvalue()
+    return run, launched([run], engine, patience=patience)
 
 
 def test_always_hanging_run_gets_as_many_attempts_as_failing_machine(tmp_path: Path) -> None:
     engine = Mute()
-    run, printed = launched(tmp_path, engine, patience=0.05)
+    run, printed = launch_one(tmp_path, engine, patience=0.05)
     assert run.state == "crashed" and len(engine.begun) == MOST_AGAIN + 1
     assert "unresponsive: no report for" in run.why and "in `sampling`" in run.why
     assert printed.count("resuming from step 0") == MOST_AGAIN
@@ -96,7 +83,7 @@ def test_always_hanging_run_gets_as_many_attempts_as_failing_machine(tmp_path: P
     ],
 )
 def test_who_may_be_silent_is_left_alone(engine: Mute, patience: float, tmp_path: Path) -> None:
-    run, _ = launched(tmp_path, engine, patience)
+    run, _ = launch_one(tmp_path, engine, patience)
     assert run.state == "finished" and len(engine.begun) == 1 and not [*run.path.glob("unresponsive-*")]
 
 
@@ -114,7 +101,7 @@ def test_time_in_which_the_launcher_itself_was_away_does_not_count(
     passed, real = [0.0], time.monotonic
     monkeypatch.setattr(engine, "news", late)
     monkeypatch.setattr(launcher.time, "monotonic", lambda: real() + passed[0])
-    run, _ = launched(tmp_path, engine, patience=1800.0)
+    run, _ = launch_one(tmp_path, engine, patience=1800.0)
     assert run.state == "finished" and len(engine.begun) == 1
 
 

@@ -134,7 +134,6 @@ def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
     ("old", "new", "faults"),
     [
         ('claim = "a beats b"', "", ["claim"]),
-        ('claim = "a beats b"', 'clam = "a beats b"', ["clam: unknown key; did you mean claim?", "claim"]),
         (
             'expect = "higher"',
             'expect = "highr"',
@@ -143,7 +142,6 @@ def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
                 "did you mean 'higher'?",
             ],
         ),
-        ("matters = 0.02", 'matters = "2 points"', ["matters: must be a number"]),
         ("a = 1, b = -1", "a = 1, b = 0", ["contrast: weights must be finite numbers other than 0"]),
         ("accuracy:sampled", "acuracy", ["outcome: unknown kind 'acuracy'; known: accuracy"]),
         ("[[test]]", "[[tset]]", ["tset: unknown key; did you mean test?"]),
@@ -158,7 +156,6 @@ def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
             ["asked_again_by: no other finding 'baselin'; did"],
         ),
         ("[[test]]", 'asked_again_by = "mine"\n[[test]]', ["asked_again_by: no other finding 'mine'"]),
-        ("matters = 0.02", "matters = = 2", ["not TOML"]),
     ],
     ids=itertools.count(),
 )

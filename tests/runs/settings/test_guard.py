@@ -36,62 +36,38 @@ BESIDE = "[evaluate.also.nanobias]\n[evaluate.also.text]"
 HEAD = 'targets = [0.01, 1.0]\nguard = { "also:nanobias" = -2, "loss:text" = 1e-9, "format" = -99 }'
 
 
-def faults(head: str, also: str = BESIDE, *sets: str) -> list[str]:
+def faults(head: str, *sets: str) -> list[str]:
     try:
-        read_text(RECIPE.format(head=head, also=also), "held", Path(), sets)
+        read_text(RECIPE.format(head=head, also=BESIDE), "held", Path(), sets)
     except ConfigError as error:
         return error.faults
     return []
 
 
 @pytest.mark.parametrize(
-    ("guard", "also", "fault"),
+    ("guard", "fault"),
     [
-        (
-            '"also:nanobias" = 2',
-            BESIDE,
-            "guard: also:nanobias is how many points may be lost; must be from -100 ",
-        ),
-        (
-            '"also:nanobias" = 0',
-            BESIDE,
-            "guard: also:nanobias is how many points may be lost; must be from -100 ",
-        ),
-        (
-            '"loss:text" = -0.1',
-            BESIDE,
-            "guard: loss:text is how many nats per token a loss may rise; must be above",
-        ),
-        (
-            '"also:nanobias" = -2',
-            "",
-            "guard: also:nanobias: no run evaluates nanobias beside its own task; add ",
-        ),
-        (
-            '"also:arithmetic" = -2',
-            BESIDE,
-            "guard: also:arithmetic: no run evaluates arithmetic beside its own ",
-        ),
-        ('"loss" = 0.1', BESIDE, "guard: 'loss' must be one of also:TASK, loss:TASK, format, calibration"),
-        ('"also:" = -2', BESIDE, "guard: 'also:' must be one of also:TASK, loss:TASK, format, calibration"),
-        (
-            '"calibration" = -2',
-            BESIDE,
-            "guard: calibration is by how many points over- or underconfidence may grow",
-        ),
-        ('"calibration" = 5', BESIDE, "guard: calibration needs evaluate.samples of at least 4"),
-        ('"format" = "x"', BESIDE, "guard.format: must be a number, not "),
+        ('"also:nanobias" = 2', "guard: also:nanobias is how many points may be lost; must be from -100 "),
+        ('"also:nanobias" = 0', "guard: also:nanobias is how many points may be lost; must be from -100 "),
+        ('"loss:text" = -0.1', "guard: loss:text is how many nats per token a loss may rise; must be above"),
+        ('"also:files" = -2', "guard: also:files: no run evaluates files beside its own task; add "),
+        ('"also:arithmetic" = -2', "guard: also:arithmetic: no run evaluates arithmetic beside its own "),
+        ('"loss" = 0.1', "guard: 'loss' must be one of also:TASK, loss:TASK, format, calibration"),
+        ('"also:" = -2', "guard: 'also:' must be one of also:TASK, loss:TASK, format, calibration"),
+        ('"calibration" = -2', "guard: calibration is by how many points over- or underconfidence may grow"),
+        ('"calibration" = 5', "guard: calibration needs evaluate.samples of at least 4"),
+        ('"format" = "x"', "guard.format: must be a number, not "),
     ],
 )
-def test_mistakes_are_named_with_their_place(guard: str, also: str, fault: str) -> None:
-    (message,) = faults(f"guard = {{ {guard} }}", also)
+def test_mistakes_are_named_with_their_place(guard: str, fault: str) -> None:
+    (message,) = faults(f"guard = {{ {guard} }}")
     assert message.startswith(fault)
 
 
 def test_a_guard_needs_an_evaluation_before_training_and_a_score() -> None:
-    (fault,) = faults('guard = { "format" = -2 }', BESIDE, "evaluate.before=false")
+    (fault,) = faults('guard = { "format" = -2 }', "evaluate.before=false")
     assert fault.startswith("guard: is a change since before training")
-    (fault,) = faults('guard = { "format" = -2 }', BESIDE, "tasks=files")
+    (fault,) = faults('guard = { "format" = -2 }', "tasks=files")
     assert fault == "guard: files has no score of the format; remove format"
 
 
@@ -99,7 +75,7 @@ def test_levels_are_shares() -> None:
     for level in ("60", "0", "-0.1"):
         (fault,) = faults(f"targets = [{level}]")
         assert fault.startswith("targets[0]: must be ")
-    assert faults(HEAD) == [] and faults("", BESIDE, "targets=0.5") == []
+    assert faults(HEAD) == [] and faults("", "targets=0.5") == []
 
 
 def test_a_run_of_nano_reports_targets_and_guards(

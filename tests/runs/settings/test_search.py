@@ -79,20 +79,3 @@ def test_rates_of_quickstart_are_those_that_its_search_chose() -> None:
         if run.arm in searched and run.task.name == "nanobias":
             assert run.train.num_minibatches == searched[run.arm].train.num_minibatches == 16
     assert plan_of("quickstart").stages  # its rates may be searched again
-
-
-def test_optional_arm_that_would_never_update_is_left_out_and_named() -> None:
-    shipped_recipe, one_step_recipe = read_recipe("quickstart"), read_recipe("quickstart", ["train.steps=1"])
-    assert {run.arm for run in shipped_recipe.runs()} == {
-        "grpo",
-        "grpo-rate-x9",
-        "ppo",
-        "gspo",
-        "dpo",
-    } and not shipped_recipe.left_out
-    assert {run.arm for run in one_step_recipe.runs()} == {"grpo", "grpo-rate-x9", "gspo", "dpo"}
-    tasks = ("arithmetic", "nanocode", "nanobias")
-    assert [why.partition(": ")[0] for why in one_step_recipe.left_out] == [
-        f"ppo on {task}" for task in tasks
-    ]
-    assert all("updates its policy in none of the 1 steps" in why for why in one_step_recipe.left_out)

@@ -92,17 +92,14 @@ def test_tasks_of_a_file_and_of_a_module_beside_the_recipe_are_mixed(tmp_path: P
         (f"mixture = {BOTH}, tasks = ['letters']", "tasks[0].tasks: letters has no share in mixture"),
         (f"mixture = {BOTH}, tasks = 3", "tasks[0].tasks: must be a list, not 3"),
         (f"mixture = {BOTH}, settings = {{}}", "tasks[0].settings: unknown key"),
+        (f"name = 'letters', mixture = {BOTH}", "tasks[0].name: the suite has another task 'letters'"),
     ],
 )  # fmt: skip
 def test_wrong_mixture_is_refused_with_its_place(tmp_path: Path, entry: str, why: str) -> None:
+    name = "" if "name" in entry else 'name = "both", '
     with pytest.raises(ConfigError) as error:
-        config_of(tmp_path, f'tasks = [{{ name = "both", {entry} }}]\n{ARM}')
+        config_of(tmp_path, f"tasks = [{{ {name}{entry} }}]\n{ARM}")
     assert why in "\n".join(error.value.faults)
-
-
-def test_name_of_a_task_of_the_suite_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the suite has another task 'letters'"):
-        config_of(tmp_path, f'tasks = [{{ name = "letters", mixture = {BOTH} }}]\n{ARM}')
 
 
 # Problems
