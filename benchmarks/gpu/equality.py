@@ -228,16 +228,12 @@ def shifted_quantile(models: RoleModels, first: Rollout, other: Rollout, numbers
 
 def strict(report: Report) -> Outcome:
     """Sampling with operators that refuse any order of sums but one."""
-    from grpobench.runs.tools.determinism import deterministic
+    from grpobench.runs.tools.determinism import determinism_restored, deterministic
 
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
+    with determinism_restored():
         deterministic(True)
         loaded, sampler = ModelUnderTest("nano", "float32", report).sampler()
         count = len(flat(sampler.sample(requests(loaded, 4), 8, 1.0)))
-    finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warns)
     return judged(count > 0, f"{count} completions; no operator was refused")
 
 

@@ -21,7 +21,7 @@ from grpobench.runs.models.memory_plan import (
     Packed,
     Recorded,
 )
-from grpobench.runs.models.model_shape import AdapterSize, ModelShape, shape_of
+from grpobench.runs.models.model_shape import ModelShape, shape_of
 from grpobench.runs.models.token_budgets import MICRO_BATCH_TOKENS, ModelError, most_logits
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import TINY, RunConfig, TrainConfig
@@ -109,7 +109,7 @@ def input_of(config: RunConfig, facts: PlanInput) -> MemoryInput:
     trained, read = algorithm.trained_roles, algorithm.reference_roles
     compute, weight = BYTES[config.model.dtype], BYTES[config.model.weights]
     sampling, evaluating = sampled(config, facts), evaluated(config, facts)
-    adapter = adapter_of(config)
+    adapter = config.model.adapter
     vllm = config.sampler.kind == "vllm"
     return MemoryInput(
         shape=shape,
@@ -191,8 +191,7 @@ def recorded(
         if not work.rows:
             return Buffers()
         most = math.ceil(work.rows / work.prompts)
-        grid = grid_for(work.prompts, most, work.prompt_tokens, work.completion_tokens, 1.0, False)
-        grid = replace(grid, truncation=limits)
+        grid = grid_for(work.prompts, most, work.prompt_tokens, work.completion_tokens, 1.0, False, limits)
         token_bytes = shape.layers * shape.keys * cache_bytes
         return Buffers(grid.cache_bytes(token_bytes), grid.graph_bytes(shape.vocabulary, kernels=True))
 
@@ -207,11 +206,6 @@ def notes_of(config: RunConfig, facts: PlanInput) -> tuple[str, ...]:
     if uses_reward_model(config) and not reward_model_bytes(config):
         notes.append("the reward model is not counted: its files are not on this machine")
     return tuple(notes)
-
-
-def adapter_of(config: RunConfig) -> AdapterSize | None:
-    adapter = config.model.adapter
-    return None if adapter is None else AdapterSize(adapter.rank, tuple(adapter.targets))
 
 
 def is_flash(config: RunConfig, facts: PlanInput) -> bool:

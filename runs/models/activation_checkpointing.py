@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -36,24 +37,29 @@ def layers_of(trunk: nn.Module) -> list[nn.Module]:
 @contextlib.contextmanager
 def checkpointed(trunk: nn.Module) -> Iterator[None]:
     """Within, forward passes of the trunk keep only the inputs of its layers for the backward pass, which may
-    run outside.
+    run outside."""
+    with contextlib.ExitStack() as stack:
+        for layer in layers_of(trunk):
+            # No random numbers to repeat: dropout is off.
+            # Not reentrant: that variant gives no gradients where no input of a layer requires one, as behind
+            # the frozen embeddings under an adapter.
+            again = functools.partial(
+                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+            )
+            stack.enter_context(replaced_forward(layer, again))
+        yield
 
-    Nothing stays on the layers afterwards: a copy of the model must not call the layers of the original.
-    """
-    layers = layers_of(trunk)
-    replaced = [vars(layer).get("forward") for layer in layers]
-    for layer in layers:
-        # No random numbers to repeat: dropout is off.
-        # Not reentrant: that variant gives no gradients where no input of a layer requires one, as behind the
-        # frozen embeddings under an adapter.
-        layer.forward = functools.partial(
-            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
-        )
+
+@contextlib.contextmanager
+def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Within, a module's forward pass is `forward`. Nothing stays on the module afterwards: a copy of it must
+    not call this one."""
+    before = vars(module).get("forward")
+    module.forward = forward
     try:
         yield
     finally:
-        for layer, before in zip(layers, replaced, strict=True):
-            if before is None:
-                del layer.forward
-            else:
-                layer.forward = before
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from grpobench.runs.models.packing import PADDING, Cost, HostRows, Pack, VariableLengths, pack_rows
 from grpobench.runs.models.token_budgets import ModelError, first_line, is_out_of_memory
+from grpobench.runs.tools.determinism import determinism_restored
 
 NAME = "grpobench_packed"
 """Of the attention function, in transformers' registry."""
@@ -270,10 +271,6 @@ def flash_backward(
 def strictly() -> Iterator[None]:
     """Within, torch takes operators that add in one order where that was preferred before. Its kernel does so
     only on demand: where torch may warn instead, the kernel warns."""
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(enabled)
-    try:
+    with determinism_restored():
+        torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
         yield
-    finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warns)

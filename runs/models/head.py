@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,15 +55,23 @@ def token_statistics(
             # A logit of −∞ has probability 0, and 0 · −∞ is no number.
             return logp, total - (logits - total[:, None]).exp_().mul_(logits).nan_to_num_(0.0).sum(-1)
 
+    logp, entropy = in_pieces(piece, rows, hidden, target)
+    return logp, entropy
+
+
+def in_pieces(
+    piece: Callable[..., tuple[torch.Tensor, ...]], rows: int, hidden: torch.Tensor, other: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """`piece(hidden, other)`, of at most so many rows at a time."""
     # A single piece is kept, not computed again: its logits fit.
-    if len(target) <= rows:
-        return piece(hidden, target)
+    if len(hidden) <= rows:
+        return piece(hidden, other)
     recompute = torch.is_grad_enabled() and hidden.requires_grad
     parts = [
-        checkpoint(piece, states, tokens, use_reentrant=False) if recompute else piece(states, tokens)
-        for states, tokens in zip(hidden.split(rows), target.split(rows), strict=True)
+        checkpoint(piece, *states, use_reentrant=False) if recompute else piece(*states)
+        for states in zip(hidden.split(rows), other.split(rows), strict=True)
     ]
-    return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+    return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
 def product_type(head: nn.Module) -> torch.dtype:
@@ -117,28 +125,21 @@ def token_divergence(
     vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
     rows = max(1, chunk // (2 * vocabulary))
 
-    def piece(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    def piece(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor]:
         q: torch.Tensor = (head(ours).float() / temperature).log_softmax(-1)
         # A policy that is its own teacher must get no gradient through p, and a teacher needs no graph.
         with torch.no_grad():
             p: torch.Tensor = (teacher_head(theirs).float() / temperature).log_softmax(-1)
         if beta == 0:
-            return (p.exp() * (p - q)).sum(-1)
+            return ((p.exp() * (p - q)).sum(-1),)
         if beta == 1:
-            return (q.exp() * (q - p)).sum(-1)
+            return ((q.exp() * (q - p)).sum(-1),)
         # In logs: a sum of two tiny probabilities would be 0 in float32, and its log −∞.
         m = torch.logaddexp(p + math.log(beta), q + math.log1p(-beta))
-        return beta * (p.exp() * (p - m)).sum(-1) + (1 - beta) * (q.exp() * (q - m)).sum(-1)
+        return (beta * (p.exp() * (p - m)).sum(-1) + (1 - beta) * (q.exp() * (q - m)).sum(-1),)
 
-    if len(hidden) <= rows:
-        return piece(hidden, teacher)
-    recompute = torch.is_grad_enabled() and hidden.requires_grad
-    return torch.cat(
-        [
-            checkpoint(piece, ours, theirs, use_reentrant=False) if recompute else piece(ours, theirs)
-            for ours, theirs in zip(hidden.split(rows), teacher.split(rows), strict=True)
-        ]
-    )
+    (divergence,) = in_pieces(piece, rows, hidden, teacher)
+    return divergence
 
 
 class HeadKernels:

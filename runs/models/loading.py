@@ -15,17 +15,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from grpobench.runs.models import model_packages, sizes, trust
+from grpobench.runs.models import sizes, trust
 from grpobench.runs.models.model_files import (
     RANDOM,
     SHAPES,
-    folder_of,
     hub_provenance,
     is_hub_silent,
     locate_model,
-    missing,
+    locate_outline,
 )
-from grpobench.runs.models.model_packages import outline_of, read_outline
+from grpobench.runs.models.model_packages import read_outline
 from grpobench.runs.models.templates import bound
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line, is_out_of_memory
 from grpobench.runs.models.tool_notation import ANCHOR, ToolSupport, recognize
@@ -181,8 +180,6 @@ def load(
     """
     import torch
 
-    if reason := missing(name):
-        raise ModelError(reason)
     location, provenance = locate_model(name)
     options: dict[str, Any] = {"local_files_only": provenance["from"] != "hub" or is_hub_silent(name)}
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -269,16 +266,7 @@ def load_outline(name: str, check_weights: bool = True, chat_template: Template 
     """
     from transformers import AutoConfig
 
-    if reason := missing(name):
-        raise ModelError(reason)
-    local = folder_of(name)
-    options: dict[str, Any] = {
-        "local_files_only": name in model_packages.PACKAGED or local is not None or is_hub_silent(name)
-    }
-    location = str(local[1]) if local else name
-    if not local and name in model_packages.PACKAGED:
-        location, more_options = outline_of(name, model_packages.PACKAGED[name].file)
-        options |= more_options
+    location, options = locate_outline(name)
     if check_weights:
         _count_weights(name, location, options)
     tokenizer = _load_tokenizer(name, location, options, chat_template)

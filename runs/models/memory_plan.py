@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from grpobench.runs.models.model_shape import AFTER_ATTENTION, AdapterSize, ModelShape
+from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.model_shape import AFTER_ATTENTION, ModelShape, adapter_weights, has_adapter
 from grpobench.runs.models.token_budgets import LARGER_PIECES
 
 FLOAT32: Final = 4
@@ -136,7 +137,7 @@ class MemoryInput:
     """Whether of each layer only the input is kept for the backward pass."""
     dense_mask: bool = True
     """Whether attention gets a mask of every pair, for which keys and values are repeated for each head."""
-    adapter: AdapterSize | None = None
+    adapter: Adapter | None = None
     past: int = 0
     """Copies of earlier weights for a sampler that lags behind."""
     base_policy: bool = False
@@ -190,8 +191,8 @@ class MemoryInput:
         critic = int(self.critic) * (shape.hidden + 1)  # weights and bias of its value head
         policy = int(self.value_head) * (shape.hidden + 1)
         if self.adapter is not None:
-            adapter_weights = self.adapter.weights(shape)
-            return policy + adapter_weights, critic + adapter_weights * self.critic
+            lora_size = adapter_weights(self.adapter, shape)
+            return policy + lora_size, critic + lora_size * self.critic
         return policy + shape.parameters, critic + shape.trunk * self.critic
 
     @property
@@ -265,7 +266,7 @@ def standing(setup: MemoryInput) -> dict[str, int]:
     shape, weight, engine = setup.shape, setup.weight_bytes, setup.engine_weight_bytes
     policy, critic = setup.trained
     trained = policy + critic
-    lora_size = setup.adapter.weights(shape) if setup.adapter else 0
+    lora_size = adapter_weights(setup.adapter, shape) if setup.adapter else 0
     copied = setup.critic * (shape.trunk + shape.hidden + 1)
     masters = setup.master and not setup.offload and weight < FLOAT32 and not setup.adapter
     parts = {
@@ -318,7 +319,8 @@ def training(setup: MemoryInput) -> dict[str, int]:
     begins = {
         "gradients": gradients if packed.several or setup.gradient_sum else 0,
         "activations": activations(setup, packed),
-        "weight casts": cast_bytes(setup),
+        # Copies of float32 weights of the trunks, which autocast makes and the backward pass needs.
+        "weight casts": setup.casts * setup.compute_bytes * shape.multiplied * (1 + setup.critic),
         "logits": head_workspace(setup, packed),
     }
     other = max(layer_workspace(setup, packed), teacher_workspace(setup, packed))
@@ -388,7 +390,7 @@ def _kept_inputs(setup: MemoryInput) -> float:
     saved_bytes = 0.0
     counted: set[tuple[str, ...]] = set()
     for linear in shape.linears:
-        adapted = adapter is not None and adapter.has(linear)
+        adapted = adapter is not None and has_adapter(linear, adapter)
         if adapter is not None and adapted:
             saved_bytes += linear.count * compute * adapter.rank
         elif setup.frozen:
@@ -400,11 +402,6 @@ def _kept_inputs(setup: MemoryInput) -> float:
             counted.add(linear.kind)
             saved_bytes += linear.count * compute * linear.inputs
     return saved_bytes
-
-
-def cast_bytes(setup: MemoryInput) -> int:
-    """Copies of float32 weights of the trunks, which autocast makes and the backward pass needs."""
-    return setup.casts * setup.compute_bytes * setup.shape.multiplied * (1 + setup.critic)
 
 
 def head_workspace(setup: MemoryInput, packed: Packed) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.models import model_packages
 from grpobench.runs.models.hashes import MODEL_FILES, hash_of, weights_hash
-from grpobench.runs.models.model_packages import unpacked, unpacked_folder
+from grpobench.runs.models.model_packages import outline_of, unpacked, unpacked_folder
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.tasks.data import bounded, sources
 
@@ -93,9 +94,20 @@ def pointers(folder: Path) -> str:
 
 def locate(name: str) -> str:
     """The folder or hub id that a model is read from. Raises ModelError naming the remedy."""
+    return locate_model(name)[0]
+
+
+def locate_outline(name: str) -> tuple[str, dict[str, Any]]:
+    """The folder or hub id of a model's configuration and tokenizer, and the options by which transformers
+    reads them there. Raises ModelError naming the remedy."""
     if why := missing(name):
         raise ModelError(why)
-    return locate_model(name)[0]
+    if local := folder_of(name):
+        return str(local[1]), {"local_files_only": True}
+    if name in model_packages.PACKAGED:
+        location, options = outline_of(name, model_packages.PACKAGED[name].file)
+        return location, {"local_files_only": True, **options}
+    return name, {"local_files_only": is_hub_silent(name)}
 
 
 def folder_of(name: str) -> tuple[str, Path] | None:
@@ -114,6 +126,9 @@ def folder_of(name: str) -> tuple[str, Path] | None:
 
 
 def locate_model(name: str) -> tuple[str, dict[str, str]]:
+    """`locate`, and where the model comes from, for provenance.json."""
+    if why := missing(name):
+        raise ModelError(why)
     if local := folder_of(name):
         kind, folder = local
         return str(folder), {

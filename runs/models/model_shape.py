@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from grpobench.runs.models import model_packages, sizes, trust
-from grpobench.runs.models.model_files import folder_of, is_hub_silent, missing
-from grpobench.runs.models.model_packages import outline_of, read_outline
+from grpobench.runs.models import sizes, trust
+from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.model_files import folder_of, locate_outline
+from grpobench.runs.models.model_packages import read_outline
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
 from grpobench.tasks.data import bounded
 
@@ -117,25 +118,18 @@ class ModelShape:
         )
 
 
-@dataclass(frozen=True)
-class AdapterSize:
-    """A low-rank adapter: the trunk's weights are frozen, and each of `targets` gets two small matrices."""
+def has_adapter(linear: Linear, adapter: Adapter) -> bool:
+    return not adapter.targets or linear.name in adapter.targets
 
-    rank: int
-    targets: tuple[str, ...] = ()
-    """Names of linear layers; empty: all of the trunk."""
 
-    def has(self, linear: Linear) -> bool:
-        return not self.targets or linear.name in self.targets
-
-    def weights(self, shape: ModelShape) -> int:
-        """Trained weights."""
-        each = (
-            linear.weights // (linear.inputs * linear.outputs) * (linear.inputs + linear.outputs)
-            for linear in shape.linears
-            if self.has(linear)
-        )
-        return self.rank * sum(each)
+def adapter_weights(adapter: Adapter, shape: ModelShape) -> int:
+    """Trained weights of an adapter: two small matrices for each linear layer that has it."""
+    each = (
+        linear.weights // (linear.inputs * linear.outputs) * (linear.inputs + linear.outputs)
+        for linear in shape.linears
+        if has_adapter(linear, adapter)
+    )
+    return adapter.rank * sum(each)
 
 
 def shape_of(name: str) -> ModelShape:
@@ -143,17 +137,9 @@ def shape_of(name: str) -> ModelShape:
     ModelError."""
     from transformers import AutoConfig
 
-    if why := missing(name):
-        raise ModelError(why)
-    local = folder_of(name)
-    packaged = not local and name in model_packages.PACKAGED
-    where: dict[str, Any] = {"local_files_only": packaged or local is not None or is_hub_silent(name)}
-    location = str(local[1]) if local else name
-    if packaged:
-        location, more = outline_of(name, model_packages.PACKAGED[name].file)
-        where |= more
+    location, where = locate_outline(name)
     try:
-        if local:
+        if folder_of(name):
             # Before anything is made: Python would make a stated number of layers one by one.
             stated = bounded.read_object(Path(location) / "config.json")
             sizes.check_counts(stated, sizes.WeightCounts(0, 0, 0))
@@ -216,7 +202,8 @@ def _linears(trunk: Any, config: Any) -> Iterator[Linear]:
         name = path.removesuffix(".weight").rpartition(".")[2]
         routed = weight.dim() == 3 or bool(ROUTED.search(path))
         outputs, inputs = weight.shape[-2:]
-        if type(_owner(trunk, path)).__name__ == "Conv1D":  # GPT-2's, which has them the other way around
+        owner = trunk.get_submodule(path.rpartition(".")[0])
+        if type(owner).__name__ == "Conv1D":  # GPT-2's, which has them the other way around
             outputs, inputs = inputs, outputs
         key = (name, int(inputs), int(outputs), routed)
         weights_by_kind[key] = weights_by_kind.get(key, 0) + weight.numel()
@@ -245,7 +232,3 @@ def _norms(trunk: Any, hidden: int, heads: int, key_heads: int) -> Iterator[Norm
         count_by_kind[key] = count_by_kind.get(key, 0) + 1
     for (width, fused, of_heads), count in count_by_kind.items():
         yield Norm(width, count, fused, of_heads)
-
-
-def _owner(trunk: Any, path: str) -> Any:
-    return trunk.get_submodule(path.rpartition(".")[0])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
+from grpobench.runs.models.stored_weights import swapped_data
 from grpobench.runs.models.token_budgets import ModelError
 
 
@@ -73,22 +74,10 @@ class PastWeights:
                 copy[name].copy_(p)
         self.ring.append(copy)
 
-    @contextlib.contextmanager
-    def swapped_in(self) -> Iterator[None]:
-        """Within, the parameters hold the oldest weights of the ring. Behind it they hold the very tensors
-        that they held before, also after an error. No update and no graph may be open meanwhile."""
-        if not self.ring:
-            yield
-            return
-        # Only `data` changes hands: the optimizer finds its state by the parameter objects.
-        current = {name: p.data for name, p in self.parameters.items()}
-        try:
-            for name, p in self.parameters.items():
-                p.data = self.ring[0][name]
-            yield
-        finally:
-            for name, p in self.parameters.items():
-                p.data = current[name]
+    def swapped_in(self) -> contextlib.AbstractContextManager[None]:
+        """Within, the parameters hold the oldest weights of the ring, as in `swapped_data`."""
+        oldest = self.ring[0] if self.ring else {}
+        return swapped_data((self.parameters[name], tensor) for name, tensor in oldest.items())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every copy as AGE:NAME, its age in updates, for a checkpoint."""

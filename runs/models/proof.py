@@ -90,13 +90,13 @@ def unfit(models: ProbedModels, why: str) -> ModelError:
 
 def length(models: ProbedModels) -> int:
     """Tokens of a prompt and a completion of the probe: as many as the model's window or context holds."""
-    reach, context = read_attention_window(models.language.config), positions(models)
+    config = models.language.config
+    reach, context = (
+        read_attention_window(config),
+        int(getattr(config, "max_position_embeddings", 0) or USUAL),
+    )
     # At least a token of the prompt and one behind it.
     return max(2, min(reach if 0 < reach <= FARTHEST else USUAL, context))
-
-
-def positions(models: ProbedModels) -> int:
-    return int(getattr(models.language.config, "max_position_embeddings", 0) or USUAL)
 
 
 def random_tokens(models: ProbedModels, rows: int, columns: int) -> torch.Tensor:

@@ -14,11 +14,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import torch
 from torch import nn
 
+from grpobench.runs.models.stored_weights import swapped_data
 from grpobench.runs.models.token_budgets import ModelError
 
 INTEGERS = {"int8": 127, "int4": 7}
@@ -59,17 +59,8 @@ def linear_weights(trunk: nn.Module) -> list[tuple[torch.Tensor, int]]:
     return weights
 
 
-@contextlib.contextmanager
-def quantized(trunk: nn.Module, form: str) -> Iterator[None]:
-    """Within, the linear layers of a trunk hold quantized copies of their weights. Behind it they hold the
-    very tensors that they held before, also after an error. No update and no graph may be open meanwhile."""
-    parameters = linear_weights(trunk)
-    # Only `data` changes hands: the optimizer finds its state by the parameter objects.
-    exact = [parameter.data for parameter, _ in parameters]
-    try:
-        for parameter, input_dim in parameters:
-            parameter.data = quantize(parameter, form, input_dim)
-        yield
-    finally:
-        for (parameter, _), tensor in zip(parameters, exact, strict=True):
-            parameter.data = tensor
+def quantized(trunk: nn.Module, form: str) -> contextlib.AbstractContextManager[None]:
+    """Within, the linear layers of a trunk hold quantized copies of their weights, as in `swapped_data`."""
+    return swapped_data(
+        (parameter, quantize(parameter, form, input_dim)) for parameter, input_dim in linear_weights(trunk)
+    )

@@ -392,10 +392,9 @@ class RoleModels(RoleWeights):
         """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
         share its forward pass. `divergence` and `teacher` are the algorithm's `teacher_divergence` and
         `teacher_role`."""
-
-        def outputs() -> dict[Role, ModelOutput]:
-            return self._outputs(roles, batch, differentiate_entropy, squares, divergence, teacher)
-
+        outputs = functools.partial(
+            self._outputs, roles, batch, differentiate_entropy, squares, divergence, teacher
+        )
         return outputs() if self.shards is None else self.shards.call(outputs)
 
     def _outputs(

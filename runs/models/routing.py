@@ -23,7 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from grpobench.algorithms.algorithm import Batch, RoutedExperts
-from grpobench.runs.models.activation_checkpointing import layers_of
+from grpobench.runs.models.activation_checkpointing import layers_of, replaced_forward
 from grpobench.runs.models.packing import Pack
 from grpobench.runs.models.proof import ProbedModels, demand_equal, plainly, probe
 from grpobench.runs.models.token_budgets import ModelError
@@ -82,26 +82,18 @@ def choosing(trunk: nn.Module, choose: Choose) -> Iterator[None]:
     A layer that activation checkpointing runs again in the backward pass, maybe outside, chooses likewise:
     what is replaced is the layer's forward pass, which `checkpointed` wraps.
     """
-    replaced = []
-    for number, (layer, router) in enumerate(routers_of(trunk)):
-        replaced.append((layer, vars(layer).get("forward")))
-        choice = functools.partial(choose, number)
-        layer.forward = functools.partial(_run_layer, layer.forward, router, choice)
-    try:
+    # Left backwards: the second router of a layer has stored the wrapper of the first one.
+    with contextlib.ExitStack() as stack:
+        for number, (layer, router) in enumerate(routers_of(trunk)):
+            choice = functools.partial(choose, number)
+            routed = functools.partial(_run_layer, layer.forward, router, choice)
+            stack.enter_context(replaced_forward(layer, routed))
         yield
-    finally:
-        # Backwards: the second router of a layer has stored the wrapper of the first one.
-        for layer, before in reversed(replaced):
-            _restore(layer, before)
 
 
 def _run_layer(forward: Any, router: nn.Module, choose: Any, *args: Any, **kwargs: Any) -> Any:
-    before = vars(router).get("forward")
-    router.forward = functools.partial(_run_router, router.forward, router, choose)
-    try:
+    with replaced_forward(router, functools.partial(_run_router, router.forward, router, choose)):
         return forward(*args, **kwargs)
-    finally:
-        _restore(router, before)
 
 
 def _run_router(forward: Any, router: nn.Module, choose: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,14 +105,6 @@ def _run_router(forward: Any, router: nn.Module, choose: Any, *args: Any, **kwar
             'routers with one; set sampler.router_replay = "none"'
         )
     return result
-
-
-def _restore(module: nn.Module, before: Any) -> None:
-    """Nothing of ours stays on a module: a copy of it must not call this one."""
-    if before is None:
-        del module.forward
-    else:
-        module.forward = before
 
 
 @contextlib.contextmanager

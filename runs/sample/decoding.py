@@ -230,17 +230,7 @@ class Decoding:
         """Attention of scaled queries (R, K, r, D) to the prompts' keys and values in `layer` and to each
         row's `key` and `value` (R, K, T, D), in one softmax. Returns (R, K, r, D). Each of K key heads serves
         r heads."""
-        groups, repeat = self.groups, query.shape[2]
-        # All queries of a prompt in one product, so that a step reads its keys once.
-        prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
-        if self.ragged:
-            prompt.masked_fill_(self.padding, float("-inf"))
-        scores = torch.cat([groups.scatter(prompt, repeat), query @ key.transpose(-1, -2)], -1)
-        # In float32 whatever the precision of the keys: rounding here would be a gap to the trainer.
-        weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
-        to_prompt, to_completion = weights.split((prompt.shape[-1], key.shape[2]), -1)
-        from_completion: torch.Tensor = to_completion @ value
-        return groups.scatter(groups.gather(to_prompt) @ layer.prompt_values, repeat) + from_completion
+        return self.groups.attend(layer, query, key, value, self.padding if self.ragged else None)
 
     def seen_by(self, rows: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
         """Bool (n, columns): the tokens of these jobs (n,) that the cache holds: their prompts, and what they
@@ -356,6 +346,30 @@ class Groups:
         rows = grid.view(self.prompts, heads, self.most, repeat, size).transpose(1, 2)
         rows = rows.reshape(self.prompts * self.most, heads, repeat, size)
         return rows if self.regular else rows[self.cell]
+
+    def attend(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        padding: torch.Tensor | None = None,
+        unwritten: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attention as of `Decoding.attention`, without the `padding` of the prompts and without the columns
+        of `key` that are `unwritten`."""
+        repeat = query.shape[2]
+        # All queries of a prompt in one product, so that a step reads its keys once.
+        prompt = self.gather(query) @ layer.prompt_keys.transpose(-1, -2)
+        completion = query @ key.transpose(-1, -2)
+        for scores, hidden in ((prompt, padding), (completion, unwritten)):
+            if hidden is not None:
+                scores.masked_fill_(hidden, float("-inf"))
+        # In float32 whatever the precision of the keys: rounding here would be a gap to the trainer.
+        weights = torch.cat([self.scatter(prompt, repeat), completion], -1).softmax(-1, dtype=torch.float32)
+        to_prompt, to_completion = weights.to(value.dtype).split((prompt.shape[-1], key.shape[2]), -1)
+        from_completion: torch.Tensor = to_completion @ value
+        return self.scatter(self.gather(to_prompt) @ layer.prompt_values, repeat) + from_completion
 
 
 _decoding: list[Decoding] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,25 +45,24 @@ def draw(
     return rollouts
 
 
-def demand(sampler: Sampler, requests: Sequence[Request], limit: int, returned: object) -> None:
+def demand(sampler: Sampler, requests: Sequence[Request], limit: int, returned: Any) -> None:
     """Check the completions of each request."""
-    if not isinstance(returned, list | tuple) or len(returned) != len(requests):
-        returned_text = (
-            f"{len(returned)} lists" if isinstance(returned, list | tuple) else described(returned)
-        )
-        raise refusal(sampler, returned_text, f"a list for each of {len(requests)} requests")
+    if miscount := miscounted(returned, len(requests), "lists"):
+        raise refusal(sampler, miscount, f"a list for each of {len(requests)} requests")
     for number, (request, request_rollouts) in enumerate(zip(requests, returned, strict=True)):
         where = f"for request {number}"
-        if not isinstance(request_rollouts, list | tuple) or len(request_rollouts) != len(request.seeds):
-            returned_text = (
-                f"{len(request_rollouts)} completions"
-                if isinstance(request_rollouts, list | tuple)
-                else described(request_rollouts)
-            )
-            raise refusal(sampler, f"{returned_text} {where}", f"{len(request.seeds)}, one for each seed")
+        if miscount := miscounted(request_rollouts, len(request.seeds), "completions"):
+            raise refusal(sampler, f"{miscount} {where}", f"{len(request.seeds)}, one for each seed")
         for rollout in request_rollouts:
             if flaw := flaw_of(rollout, limit):
                 raise refusal(sampler, f"{flaw[0]} {where}", flaw[1])
+
+
+def miscounted(returned: object, count: int, members: str) -> str:
+    """What was returned in place of a list of `count` members; empty if it is one."""
+    if not isinstance(returned, list | tuple):
+        return described(returned)
+    return "" if len(returned) == count else f"{len(returned)} {members}"
 
 
 def flaw_of(rollout: object, limit: int) -> tuple[str, str] | None:

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -261,14 +263,9 @@ def spans_of(rollout: Rollout) -> Iterator[tuple[bool, tuple[int, ...]]]:
     if not rollout.completion_mask:
         yield True, rollout.completion
         return
-    start = 0
-    for end in range(1, len(rollout.completion_mask) + 1):
-        if (
-            end == len(rollout.completion_mask)
-            or rollout.completion_mask[end] != rollout.completion_mask[start]
-        ):
-            yield rollout.completion_mask[start], rollout.completion[start:end]
-            start = end
+    pairs = zip(rollout.completion_mask, rollout.completion, strict=True)
+    for written, span in itertools.groupby(pairs, key=operator.itemgetter(0)):
+        yield written, tuple(token for _, token in span)
 
 
 def conversation(loaded: Loaded, problem: Problem, rollout: Rollout) -> dict[str, list[dict[str, str]]]:

@@ -221,12 +221,16 @@ def fits(models: RoleModels) -> bool:
 
 def usual(layer: Any) -> bool:
     """Whether a layer has the parts of a Llama's, and no others."""
+    from transformers.activations import SiLUActivation
+
     if {name for name, _ in layer.named_children()} != LAYER:
         return False
     attention, mlp = layer.self_attn, layer.mlp
     if {name for name, _ in attention.named_children()} != ATTENTION:
         return False
-    if {name for name, _ in mlp.named_children()} != MLP or not isinstance(mlp.act_fn, nn.SiLU | silu()):
+    if {name for name, _ in mlp.named_children()} != MLP or not isinstance(
+        mlp.act_fn, nn.SiLU | SiLUActivation
+    ):
         return False
     biased = [attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
     layers = [attention.q_proj, attention.k_proj, attention.v_proj, *biased]
@@ -237,13 +241,6 @@ def usual(layer: Any) -> bool:
         and all(map(root_mean_square, norms))
         and all(hasattr(attention, name) for name in ("scaling", "head_dim"))
     )
-
-
-def silu() -> type[nn.Module]:
-    """transformers' own module of this function."""
-    from transformers.activations import SiLUActivation
-
-    return SiLUActivation
 
 
 def plain(module: Any) -> bool:

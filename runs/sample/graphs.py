@@ -39,6 +39,7 @@ from grpobench.runs.sample.draws import Draws, WrittenTokens, choose
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.recording import StepRecorder
 from grpobench.runs.settings.truncation import FULL, Truncation
+from grpobench.runs.tools.determinism import determinism_restored
 from grpobench.runs.tools.process import safe_point
 
 COLUMNS = 32
@@ -217,18 +218,9 @@ class StaticBatch:
         self, layer: LayerCache, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """As `Decoding.attention`, with columns that are not written yet masked."""
-        groups, repeat = self.groups, query.shape[2]
-        prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
-        prompt.masked_fill_(self.padding, float("-inf"))
-        completion_scores = query @ key.transpose(-1, -2)
         # Compared on the device: a recorded step is the same one for every token.
-        completion_scores.masked_fill_(self.column[: self.cursor.width] > self.last, float("-inf"))
-        scores = torch.cat([groups.scatter(prompt, repeat), completion_scores], -1)
-        weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
-        to_prompt, to_completion = weights.split((prompt.shape[-1], key.shape[2]), -1)
-        from_prompt = groups.scatter(groups.gather(to_prompt) @ layer.prompt_values, repeat)
-        from_completion: torch.Tensor = to_completion @ value
-        return from_prompt + from_completion
+        unwritten = self.column[: self.cursor.width] > self.last
+        return self.groups.attend(layer, query, key, value, self.padding, unwritten)
 
     def choose(self, logits: torch.Tensor) -> None:
         """Draw token number `last` from logits (R, V) and record it, as `Draws` and `WrittenTokens` do."""
@@ -318,9 +310,8 @@ class StaticBatch:
         `target_cells` (n,), of which `written` tokens are drawn."""
         to.clear(0)
         to.last.copy_(self.last)
-        for name in ("noise", "greedy", "tokens", "logp", "entropy"):
-            getattr(to, name)[target_cells] = getattr(self, name)[cells]
-        for name in ("length", "stopped", "position", "drawn"):
+        columns = ("noise", "tokens", "logp", "entropy")
+        for name in (*columns, "greedy", "length", "stopped", "position", "drawn"):
             getattr(to, name)[target_cells] = getattr(self, name)[cells]
         to.put_padding(self.padding[prompts, 0, 0])
         for ours, theirs in zip(self.cache.layers, to.cache.layers, strict=True):
@@ -385,9 +376,8 @@ class Graphs:
         """Decode a batch whose prompts are computed, to its end. What its jobs write goes into `written`."""
         limit, table = written.tokens.shape[1], self.models.networks["policy"].trunk
         embed: Any = table.get_input_embeddings()  # type: ignore[operator]
-        groups, greedy = batch.groups, draws.some_greedy
-        grid = grid_for(groups.prompts, groups.most, batch.column, limit, draws.temperature, greedy)
-        grid = dataclasses.replace(grid, truncation=draws.truncation)
+        groups, drawing = batch.groups, (draws.temperature, draws.some_greedy, draws.truncation)
+        grid = grid_for(groups.prompts, groups.most, batch.column, limit, *drawing)
         cells = groups.owner * grid.most + groups.cell % groups.most
         jobs = torch.arange(len(cells), device=cells.device)
         with self._emptied_by_failure():
@@ -439,7 +429,7 @@ class Graphs:
         prompts, owner = (cells // static.grid.most).unique(return_inverse=True)
         groups = Groups(owner, len(prompts))
         old = static.grid
-        rows, most = size_of(len(prompts), groups.most)
+        rows, most = bucket(len(prompts)), bucket(groups.most)
         # Rounded up to a bucket, the grid may not be that much smaller.
         if 2 * rows * most > old.rows:
             return static, jobs, cells
@@ -455,17 +445,17 @@ def most_kept(memory: int | None) -> int:
     return max(KEPT, (memory or 0) // KEPT_SHARE)
 
 
-def size_of(prompts: int, most: int) -> tuple[int, int]:
-    """The bucket (prompts, most) of a grid."""
-    return bucket(prompts), bucket(most)
-
-
 def grid_for(
-    prompts: int, most: int, columns: int, limit: int, temperature: float, some_greedy: bool
+    prompts: int,
+    most: int,
+    columns: int,
+    limit: int,
+    temperature: float,
+    some_greedy: bool,
+    truncation: Truncation = FULL,
 ) -> Grid:
-    rows, most = size_of(prompts, most)
-    wide = bucket(columns, COLUMNS)
-    return Grid(rows, most, wide, bucket_width(limit), temperature, some_greedy)
+    prompt_columns, width = bucket(columns, COLUMNS), bucket_width(limit)
+    return Grid(bucket(prompts), bucket(most), prompt_columns, width, temperature, some_greedy, truncation)
 
 
 def bucket_width(columns: int) -> int:
@@ -508,13 +498,9 @@ def unordered() -> Iterator[None]:
     """Within, torch looks for no deterministic operators: those for indexed writes wait for the device, which
     a recording must not. Nothing is lost: no index of a step occurs twice, and a draw adds integers up, whose
     sums are the same in any order."""
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
+    with determinism_restored():
+        torch.use_deterministic_algorithms(False)
         yield
-    finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warns)
 
 
 def proven(models: RoleModels, pad: int) -> Graphs | None:

@@ -311,54 +311,38 @@ class MixedFeeds:
         self, t: int, alive: torch.Tensor, drawn: torch.Tensor, logits: torch.Tensor, written: WrittenTokens
     ) -> Mixture | None:
         """What to feed the jobs `alive` (R,) instead of their t-th tokens `drawn` (R,); None: the tokens."""
-        tail = written.tokens[:, max(0, t + 1 - TAIL) : t + 1]
-        # Only of rows that still mix, since looking for the marker decodes text.
-        self.plain |= _begun(self.mixing, tail, alive[~self.plain[alive]])
+        self._end_mixing(written.tokens[:, max(0, t + 1 - TAIL) : t + 1], alive[~self.plain[alive]])
         rows = (~(self.plain | written.stopped)[alive]).nonzero().squeeze(-1)
+        if not len(rows):
+            return None
         # The second number of a token is derived from the first one's low bits: so mixing does not change
         # which tokens are drawn.
         uniform = self.noise[alive, t] * 2**20 % 1
-        mixture = _mixed(self.mixing, rows, drawn, logits, uniform)
-        if mixture is not None:
-            self.mixed.append((t, alive, mixture))
+        some = self.mixing.mixer(drawn[rows], logits[rows], uniform[rows])
+        # Weights of 0 mean the token itself.
+        empty = some.token.new_zeros((len(drawn), some.token.shape[-1]))
+        mixture = Mixture(
+            empty.index_copy(0, rows, some.token),
+            empty.to(some.weight.dtype).index_copy(0, rows, some.weight),
+        )
+        self.mixed.append((t, alive, mixture))
         return mixture
 
+    def _end_mixing(self, tail: torch.Tensor, mixing_jobs: torch.Tensor) -> None:
+        """Feed plain tokens to those of these jobs from now on whose mixing ends with the last token of their
+        `tail` (jobs, t). Only of jobs that still mix, since looking for the marker decodes text."""
+        if self.mixing.over is not None:
+            ended = [self.mixing.over(tokens) for tokens in tail[mixing_jobs].tolist()]
+            self.plain[mixing_jobs] = torch.tensor(ended, dtype=torch.bool, device=tail.device)
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """(tokens (jobs, limit, k), weights (jobs, limit, k)) of every token; None if none was fed mixed."""
-        return _feeds(self.mixed, len(self.plain), self.limit)
-
-
-def _begun(mixing: Mixing, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Bool (jobs,): the jobs among `rows` whose mixing ends with the last token of `tokens` (jobs, t)."""
-    begun = torch.zeros(len(tokens), dtype=torch.bool)
-    if mixing.over is not None:
-        for row, written in zip(rows.tolist(), tokens[rows].tolist(), strict=True):
-            begun[row] = mixing.over(written)
-    return begun.to(tokens.device)
-
-
-def _mixed(
-    mixing: Mixing, rows: torch.Tensor, drawn: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor
-) -> Mixture | None:
-    """What to feed instead of the tokens `drawn` (R,): mixtures in `rows`; weights of 0 mean the token."""
-    if not len(rows):
-        return None
-    some = mixing.mixer(drawn[rows], logits[rows], uniform[rows])
-    empty = some.token.new_zeros((len(drawn), some.token.shape[-1]))
-    return Mixture(
-        empty.index_copy(0, rows, some.token), empty.to(some.weight.dtype).index_copy(0, rows, some.weight)
-    )
-
-
-def _feeds(
-    mixed: Sequence[tuple[int, torch.Tensor, Mixture]], rows: int, limit: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """(tokens (rows, limit, k), weights (rows, limit, k)); weights are 0 where a plain token was fed."""
-    if not mixed:
-        return None
-    k = mixed[0][2].token.shape[-1]
-    token, weight = torch.zeros(rows, limit, k, dtype=torch.long), torch.zeros(rows, limit, k)
-    for t, alive, mixture in mixed:
-        token[alive.cpu(), t] = mixture.token.cpu()
-        weight[alive.cpu(), t] = mixture.weight.float().cpu()
-    return token.numpy(), weight.numpy()
+        """(tokens (jobs, limit, k), weights (jobs, limit, k)), of which the weights are 0 where a plain token
+        was fed; None if none was fed mixed."""
+        if not self.mixed:
+            return None
+        shape = len(self.plain), self.limit, self.mixed[0][2].token.shape[-1]
+        token, weight = torch.zeros(shape, dtype=torch.long), torch.zeros(shape)
+        for t, alive, mixture in self.mixed:
+            token[alive.cpu(), t] = mixture.token.cpu()
+            weight[alive.cpu(), t] = mixture.weight.float().cpu()
+        return token.numpy(), weight.numpy()

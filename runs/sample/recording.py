@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from grpobench.runs.models.token_budgets import is_out_of_memory, summarize_error
-
-T = TypeVar("T")
 
 
 class RecordingError(RuntimeError):
@@ -39,8 +38,7 @@ class StepRecorder:
     def run(self, step: Callable[[], None]) -> None:
         """Run `step` on a stream of its own, as torch demands before it is recorded: libraries allocate and
         load at their first call, which a recording must not do. Raises as `record`."""
-
-        def run() -> None:
+        with recordable():
             # One for all steps: memory that a stream has used serves no other one.
             stream = self._stream = self._stream or torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
@@ -48,26 +46,22 @@ class StepRecorder:
                 step()
             torch.cuda.current_stream().wait_stream(stream)
 
-        recordable(run)
-
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """Record `step`, which ran before, and return its replay. Recording computes nothing. Raises
         RecordingError, or torch's error if memory runs out."""
-
-        def record() -> Callable[[], None]:
+        with recordable():
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool()):
                 step()
             self._living_graphs.add(graph)  # only now: a capture that failed does not hold the pool
-            return graph.replay
-
-        return recordable(record)
+        return graph.replay
 
 
-def recordable(attempt: Callable[[], T]) -> T:
-    """The result of `attempt`. Raises RecordingError, or torch's error if memory runs out."""
+@contextlib.contextmanager
+def recordable() -> Iterator[None]:
+    """Within, an error becomes a RecordingError, unless memory ran out."""
     try:
-        return attempt()
+        yield
     except Exception as error:  # torch raises many classes here, and none may end a run
         if is_out_of_memory(error):
             raise

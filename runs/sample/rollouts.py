@@ -302,8 +302,10 @@ def _breaks(answers: Sequence[AnswerLocation], width: int) -> torch.Tensor:
 def pad_rows(
     rows: Sequence[Sequence[float] | np.ndarray], fill: float | bool, dtype: type[np.generic]
 ) -> torch.Tensor:
-    """Pad rows on the right to (B, longest), at least one column wide: reductions over none fail."""
-    padded_rows = np.full((len(rows), max([1, *map(len, rows)])), fill, dtype=dtype)
+    """Pad rows (T, …) on the right to (B, longest, …), at least one column wide: reductions over none
+    fail."""
+    shape = np.shape(rows[0])[1:] if rows else ()
+    padded_rows = np.full((len(rows), max([1, *map(len, rows)]), *shape), fill, dtype=dtype)
     for index, row in enumerate(rows):
         padded_rows[index, : len(row)] = row
     return torch.from_numpy(padded_rows)
@@ -333,17 +335,8 @@ def _routed_experts(rollouts: Sequence[Rollout], device: str) -> RoutedExperts |
     routes = [r.routed_experts for r in rollouts if r.routed_experts is not None]
     if not routes or len(routes) < len(rollouts):
         return None
-
-    def pad_experts(experts_of_rows: Sequence[np.ndarray]) -> torch.Tensor:
-        width = max([1, *map(len, experts_of_rows)])
-        shape = len(experts_of_rows), width, *experts_of_rows[0].shape[1:]
-        padded_experts = torch.full(shape, -1, dtype=torch.int16)
-        for index, experts in enumerate(experts_of_rows):
-            padded_experts[index, : len(experts)] = torch.as_tensor(experts)
-        return padded_experts.to(device)
-
-    prompts, completions = zip(*routes, strict=True)
-    return RoutedExperts(pad_experts(prompts), pad_experts(completions))
+    prompts, completions = (pad_rows(part, -1, np.int16).to(device) for part in zip(*routes, strict=True))
+    return RoutedExperts(prompts, completions)
 
 
 def find_graded_rows(groups: Sequence[Group], sampled: Sequence[Group]) -> list[int]:
@@ -356,12 +349,7 @@ def find_graded_rows(groups: Sequence[Group], sampled: Sequence[Group]) -> list[
         # By identity: a group has lists, and so no hash.
         starts[id(group)] = rows
         rows += len(group.rollouts)
-    return [
-        starts[id(group)] + index
-        for group in groups
-        for index, verdict in enumerate(group.verdicts)
-        if verdict.outcome != "infra_error"
-    ]
+    return [starts[id(groups[number])] + index for number, index in graded_rows(groups)]
 
 
 def count_sampled_tokens(rollouts_by_problem: Sequence[Sequence[Rollout]]) -> float:

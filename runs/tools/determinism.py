@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -26,6 +28,17 @@ def deterministic(strictly: bool | None = None) -> None:
     torch.backends.cudnn.benchmark = False
     # Off, since it costs time: all buffers here are written before they are used.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def determinism_restored() -> Iterator[None]:
+    """Behind it torch chooses its operators as before, also after an error."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
 
 
 def determinism() -> dict[str, str]:

@@ -37,6 +37,21 @@ from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 VOCABULARY = 40
 ARCHITECTURES = ("llama", "qwen2", "qwen3_moe", "gpt2")
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": None,
+    "tie_word_embeddings": False,
+}
+"""Of the models below, by the names of most configurations of transformers."""
 
 
 def tiny(architecture: str = "llama", seed: int = 0, context: int = 128) -> Any:
@@ -74,20 +89,7 @@ def make(architecture: str, context: int) -> Any:
             pad_token_id=0,
         )
         return transformers.GPT2LMHeadModel(small)
-    shared: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": context,
-        "initializer_range": 0.2,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "bos_token_id": None,
-        "tie_word_embeddings": False,
-    }
+    shared = SIZES | {"max_position_embeddings": context}
     if architecture == "llama":
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared))
     if architecture == "qwen2":
@@ -192,6 +194,23 @@ def rollouts(
         max_completion_tokens=limit,
         step=step,
     )
+
+
+def text_of(batch: Batch, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The prompt and the completion of a row, without padding."""
+    return batch.prompt[row, : batch.prompt_length[row]], batch.completion[row, : batch.length[row]]
+
+
+def plain_logp(
+    language: Any,
+    prompt: Sequence[int] | torch.Tensor,
+    completion: Sequence[int] | torch.Tensor,
+    temperature: float = 1.0,
+) -> torch.Tensor:
+    """Log-probabilities (T, V) before each token of a completion, by one forward pass of the model's own."""
+    ids = torch.cat([torch.as_tensor(part, dtype=torch.long) for part in (prompt, completion)])[None]
+    logits = language(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    return (logits / temperature).log_softmax(-1)
 
 
 def teaching(lengths: Sequence[Sequence[int]], pad: int, seed: int) -> dict[str, torch.Tensor]:

@@ -26,6 +26,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.train.execute import execute
+from grpobench.tasks.arithmetic import Arithmetic
 from helpers.toys import Letters, brief
 
 TIMED = ("time/", "cost/peak_memory_gb")
@@ -52,6 +53,16 @@ def configure(policy: str, algorithm: Algorithm[Any] | None = None, **sections: 
     if "teacher" not in config.algorithm.reference_roles:
         return config
     return replace(config, model=replace(config.model, teacher="nano"))
+
+
+def arithmetic(**sections: Any) -> RunConfig:
+    """Two steps of the nano policy on arithmetic, 4 problems × 4 completions in 1 minibatch."""
+    defaults: dict[str, Any] = {
+        "task": Arithmetic(),
+        "train": TrainConfig(steps=2, prompts_per_step=4, group_size=4, learning_rate={"policy": 1e-3}),
+        "evaluate": EvaluateConfig(every=0, problems=2, samples=1, test_problems=2),
+    }
+    return configure("nano", **defaults | sections)
 
 
 def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:

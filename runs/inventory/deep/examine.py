@@ -7,11 +7,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import torch
-
 from grpobench.runs.inventory.deep import agreement, code, grading, resuming
 from grpobench.runs.inventory.deep.result import CheckInput, DeepResult, Look, carry_out
 from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.tools.determinism import determinism_restored
 
 
 def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[DeepResult]:
@@ -22,18 +21,14 @@ def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[
     logging.disable_progress_bar()  # `tell` has the line
     out = out.resolve()
     there = next(path for path in (out, *out.parents) if path.is_dir())
-    strict = torch.are_deterministic_algorithms_enabled()
-    warn = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix=".grpobench-doctor-", dir=there) as room,
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")  # A check's verdict contains what matters.
-            check_input = CheckInput(recipe.runs(), out, Path(room))
-            yield from carry_out(looks(check_input), check_input, tell)
-    finally:
-        torch.use_deterministic_algorithms(strict, warn_only=warn)
+    with (
+        determinism_restored(),
+        tempfile.TemporaryDirectory(prefix=".grpobench-doctor-", dir=there) as room,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # A check's verdict contains what matters.
+        check_input = CheckInput(recipe.runs(), out, Path(room))
+        yield from carry_out(looks(check_input), check_input, tell)
 
 
 def looks(check_input: CheckInput) -> list[tuple[str, Look]]:

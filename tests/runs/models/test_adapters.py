@@ -3,14 +3,13 @@ in place, and samplers, trainer and peft itself agree on what the adapted policy
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.sampling import EXACT, requests, sampler
-from helpers.toys import ARCHITECTURES, rollouts, tiny
+from helpers.sampling import demand_same, requests, sampler
+from helpers.toys import ARCHITECTURES, plain_logp, rollouts, text_of, tiny
 from safetensors.torch import save_file
 
 from grpobench.runs.models import adapters
@@ -108,16 +107,6 @@ def test_an_update_moves_adapters_and_value_head_and_not_a_bit_of_the_weights(
     assert len(models.named_parameters("policy")) == 2 * 2 * len(LAYERS)
 
 
-def test_a_checkpoint_gives_the_adapter_back() -> None:
-    original, other = adapted(), RoleModels(tiny(), ("policy",), adapter=SMALL)
-    for models in (original, other):
-        models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
-    state = copy.deepcopy(original.state())
-    expected = original.forward("policy", BATCH).logp
-    other.restore(state)
-    assert torch.equal(other.forward("policy", BATCH).logp, expected)
-
-
 def test_the_first_arm_and_the_second_start_from_one_adapter() -> None:
     """A role more draws further random numbers, behind those of the policy's adapter."""
     drawn = []
@@ -193,11 +182,7 @@ def test_fused_decoding_follows_the_adapter(architecture: str, targets: tuple[st
     for size in (0.1, 0.3):
         for source in (fused_sampler, other):
             move(source.models, size)
-        ours, theirs = (source.sample(requests(), 15, 1.0) for source in (fused_sampler, other))
-        for group, plain in zip(ours, theirs, strict=True):
-            for a, b in zip(group, plain, strict=True):
-                assert a.completion == b.completion
-                assert abs(a.sampler_logp - b.sampler_logp).max() < EXACT
+        demand_same(*(source.sample(requests(), 15, 1.0) for source in (fused_sampler, other)))
 
 
 def test_fused_decoding_changes_no_weight() -> None:
@@ -281,11 +266,8 @@ def test_gradients_are_those_that_peft_gives_the_adapter() -> None:
     models.forward_train(("policy",), BATCH)["policy"].logp[BATCH.completion_mask].sum().backward()
     total: Any = 0
     for row in range(len(BATCH)):
-        start, length = int(BATCH.prompt_length[row]), int(BATCH.length[row])
-        written = BATCH.completion[row, :length]
-        tokens = torch.cat([BATCH.prompt[row, :start], written])[None]
-        logp = theirs(input_ids=tokens).logits[0, start - 1 : -1].log_softmax(-1)
-        total = total + logp.gather(-1, written[:, None]).sum()
+        prompt, completion = text_of(BATCH, row)
+        total = total + plain_logp(theirs, prompt, completion).gather(-1, completion[:, None]).sum()
     total.backward()
     for name, p in theirs.named_parameters():
         if "lora" in name:

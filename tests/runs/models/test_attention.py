@@ -11,7 +11,6 @@ import itertools
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.toys import ARCHITECTURES, distance, rollouts, tiny
@@ -147,18 +146,6 @@ def test_gradients_of_a_shared_prompt_are_added_in_the_order_of_completions() ->
     assert layout.parts.first_copy.tolist() == [0, 3, 4, 5, 6]
     copies = torch.tensor([1.0, 10, 2, 3, 100, 4, 5])[:, None, None]
     assert layout.parts.sum_copies(copies).flatten().tolist() == [111, 2, 3, 4, 5]
-
-
-def test_keys_are_copied_for_each_completion_and_no_pair_is_computed_in_vain() -> None:
-    """8 completions of 1,024 tokens behind a prompt of 300: by hand, 300·301/2 + 8 · (1,023·1,024/2 +
-    1,023·300) pairs are needed, and 8,484² stand in the dense mask."""
-    layout = pack(rollouts([[1024] * 8], prompts=(300,), limit=1024), UNSPLIT, parts=True)
-    assert layout.parts is not None
-    queries, keys = (np.diff(ends.numpy()) for ends in (layout.parts.query_ends, layout.parts.key_ends))
-    pairs = queries * (keys - queries) + queries * (queries + 1) // 2
-    assert pairs.sum() == 300 * 301 // 2 + 8 * (1023 * 1024 // 2 + 1023 * 300)
-    assert len(layout.parts.columns) == 300 + 8 * (300 + 1023)
-    assert (layout.parts.most_queries, layout.parts.most_keys) == (1023, 1323)
 
 
 def flat_gradient(models: RoleModels, batch: Batch) -> torch.Tensor:

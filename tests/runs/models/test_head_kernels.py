@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import types
 import warnings
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.kernels import compile_for_h100, interpret
 
 from grpobench.runs.models import head
 from grpobench.runs.models.head import HeadKernels, RoundedLogits, token_statistics
@@ -145,32 +144,20 @@ for rows in (0, 1):
 def test_values_and_gradients_are_those_of_float64_and_of_plain_torch() -> None:
     """Interpreted, in blocks of 64 logits. Values to 1e-5 nats: sums in float32. Gradients to the rounding of
     the type in which they end."""
-    pytest.importorskip("triton")
-    # Triton decides at its import whether kernels are interpreted.
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    interpret(INTERPRETED)
 
 
 @pytest.mark.parametrize("logits", ["bf16", "fp16"])
 def test_the_kernels_compile_for_an_h100(
     logits: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    triton = pytest.importorskip("triton")
-    compiler = pytest.importorskip("triton.compiler")
-    backend = pytest.importorskip("triton.backends.compiler")
+    pytest.importorskip("triton")
     from grpobench.runs.models import head_kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     pointers = dict.fromkeys(("logp", "entropy", "largest", "total", "weight"), "*fp32")
     pointers |= {"logits": f"*{logits}", "gradient": f"*{logits}", "tokens": "*i64"}
-    numbers = {"row_stride": "i32", "vocabulary": "i32", "inverse_temperature": "fp32", "BLOCK": "constexpr"}
+    numbers = {"row_stride": "i32", "vocabulary": "i32", "inverse_temperature": "fp32"}
+    constants, options = {"BLOCK": head_kernels.BLOCK}, {"num_warps": head_kernels.WARPS}
     for kernel in (head_kernels._row_statistics, head_kernels._row_gradient):
-        signature = {name: (pointers | numbers)[name] for name in kernel.arg_names}
-        constants = {(kernel.arg_names.index("BLOCK"),): head_kernels.BLOCK}
-        source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
-        options = {"num_warps": head_kernels.WARPS}
-        compiled = triton.compile(source, target=backend.GPUTarget("cuda", 90, 32), options=options)
-        assert compiled.asm["cubin"]
+        compile_for_h100(kernel, pointers | numbers, constants, options)

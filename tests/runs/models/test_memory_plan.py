@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from grpobench.benchmarks.memory_peaks import most_allocated
 from grpobench.runs.experiment.memory_input import facts_of, input_of
 from grpobench.runs.experiment.memory_input import recorded as recorded_of
 from grpobench.runs.models import attention, model_shape
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.head import token_divergence, token_statistics
 from grpobench.runs.models.memory_plan import (
     DIVERGENCE_COPIES,
@@ -40,7 +42,7 @@ from grpobench.runs.models.memory_plan import (
     plan,
     saved_for_backward,
 )
-from grpobench.runs.models.model_shape import AdapterSize
+from grpobench.runs.models.model_shape import adapter_weights as weights_of_adapter
 from grpobench.runs.models.packing import Cost, pack, packed_size
 from grpobench.runs.sample.draws import choose
 from grpobench.runs.settings.recipe import read_recipe
@@ -90,12 +92,8 @@ def test_weights_of_a_7b_model_are_counted_without_any_memory() -> None:
     assert (model_shape.trunk, model_shape.head) == (trunk, 152064 * width)
     assert model_shape.parameters == trunk + model_shape.head == PARAMETERS
     assert model_shape.multiplied == 28 * (layer - width - 2 * keys - 2 * width)
-    assert (model_shape.layers, model_shape.keys, model_shape.attention, model_shape.intermediate) == (
-        28,
-        keys,
-        width,
-        inner,
-    )
+    assert (model_shape.layers, model_shape.keys) == (28, keys)
+    assert (model_shape.attention, model_shape.intermediate) == (width, inner)
 
 
 def test_rounded_weights_lie_beside_the_policys_while_it_samples_and_take_a_byte_in_an_engine() -> None:
@@ -138,27 +136,39 @@ def test_an_adapter_trains_its_matrices_alone_and_shares_the_trunk_with_referenc
     width, inner, keys = 3584, 18944, 512
     sides = 2 * (width + width) + 2 * (width + keys) + 3 * (width + inner)
     adapter_weights = 28 * 16 * sides
-    parts = plan(large(adapter=AdapterSize(16), reference=True)).phase("training").parts
+    parts = plan(large(adapter=Adapter(16), reference=True)).phase("training").parts
     assert parts["policy"] == 4 * (PARAMETERS + adapter_weights) and "reference" not in parts
     assert (parts["gradients"], parts["optimizer"]) == (4 * adapter_weights, 8 * adapter_weights)
-    some = AdapterSize(16, ("q_proj", "v_proj"))
-    assert some.weights(large().shape) == 28 * 16 * (2 * width + width + keys)
-    with_critic = plan(large(adapter=AdapterSize(16), critic=True)).phase("training").parts
+    some = Adapter(16, targets=("q_proj", "v_proj"))
+    assert weights_of_adapter(some, large().shape) == 28 * 16 * (2 * width + width + keys)
+    with_critic = plan(large(adapter=Adapter(16), critic=True)).phase("training").parts
     assert with_critic["critic"] == 4 * (adapter_weights + width + 1)
 
 
 def test_a_7b_model_does_not_fit_into_80_gb_but_its_adapter_does() -> None:
     room = 80 * 2**30 * 0.95
     assert plan(large()).peak > room
-    assert plan(large(compute_bytes=2, adapter=AdapterSize(16))).peak < room
+    assert plan(large(compute_bytes=2, adapter=Adapter(16))).peak < room
 
 
 def test_the_key_value_cache_by_hand() -> None:
-    """8 rows of 2 prompts of 100 tokens, 50 more each, 28 layers of 512 keys and values in float32."""
+    """8 rows of 2 prompts of 100 tokens, 50 more each, 28 layers of 512 keys and values in float32. The
+    buffers of graphs hold the keys and values of the rows."""
     decoded = Decoded(8, 2, 100, 50)
     token = 28 * 512 * 8
     shared = plan(large(sampling=decoded)).phase("sampling").parts["key-value cache"]
     assert shared == (2 * 100 + 8 * 50) * token
+    recorded = Recorded(Buffers(10), Buffers(), 0)
+    parts = plan(large(sampling=decoded, recorded=recorded)).phase("sampling").parts
+    assert (parts["key-value cache"], parts["decoding graphs"]) == (2 * 100 * token, 10)
+
+
+def most_bytes(work: Callable[[], object]) -> int:
+    """The most memory that torch holds for `work` at once."""
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profiler:
+        work()
+    return most_allocated(profiler)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +179,7 @@ def test_a_truncated_draw_holds_no_more_than_the_plan_says(limits: Truncation) -
     rows, vocabulary = 4, 10_000
     logp = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     uniform = torch.full((rows,), 0.5, dtype=torch.float64)
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profiler:
-        choose(logp, uniform, None, limits)
-    most = most_allocated(profiler) / (rows * vocabulary)
+    most = most_bytes(lambda: choose(logp, uniform, None, limits)) / (rows * vocabulary)
     assert DRAW_BYTES < 12 + most <= DRAW_BYTES + TRUNCATED_BYTES
 
 
@@ -193,16 +199,6 @@ def test_a_truncated_distribution_takes_more_while_rollouts_are_sampled() -> Non
     assert made.sampling.truncated and not made.evaluating.truncated
 
 
-def test_an_engine_has_weights_and_a_cache_of_its_own() -> None:
-    nothing = Decoded(0, 0, 0, 0)
-    memory_plan = plan(
-        large(sampling=nothing, evaluating=nothing, engine_weight_bytes=2, engine_cache=4 * 2**30)
-    )
-    assert [phase.name for phase in memory_plan.phases] == ["sampling", "scoring", "training"]
-    parts = memory_plan.phase("training").parts
-    assert (parts["engine weights"], parts["engine cache"]) == (2 * PARAMETERS, 4 * 2**30)
-
-
 @pytest.mark.parametrize(
     ("most", "expected"),
     [
@@ -219,10 +215,8 @@ def test_graphs_keep_weights_and_buffers_up_to_a_bound(most: int, expected: dict
     of = shape_once()
     part = 2 * (of.multiplied + of.head) // 50
     grids = Recorded(Buffers(30 * part, 10 * part), Buffers(15 * part, 5 * part), most * part)
-    memory_plan, names = (
-        plan(given_for(of, compute_bytes=2, recorded=grids)),
-        ("decoding graphs", GRAPH_WORKSPACE),
-    )
+    memory_plan = plan(given_for(of, compute_bytes=2, recorded=grids))
+    names = ("decoding graphs", GRAPH_WORKSPACE)
     counted = {phase.name: [phase.parts.get(name, 0) for name in names] for phase in memory_plan.phases}
     assert {phase: round(sum(sizes) / part) for phase, sizes in counted.items()} == expected
     workspace = {(111, "training"): 15, (109, "training"): 10, (69, "sampling"): 10, (69, "evaluating"): 5}
@@ -232,27 +226,18 @@ def test_graphs_keep_weights_and_buffers_up_to_a_bound(most: int, expected: dict
     assert not any(set(names) & set(phase.parts) for phase in without.phases)
 
 
-def test_with_graphs_the_key_value_cache_is_that_of_the_prompts() -> None:
-    """8 rows of 2 prompts of 100 tokens; the buffers of the graphs hold the keys and values of the rows."""
-    recorded = Recorded(Buffers(10), Buffers(), 0)
-    parts = plan(large(sampling=Decoded(8, 2, 100, 50), recorded=recorded)).phase("sampling").parts
-    assert parts["key-value cache"] == 2 * 100 * 28 * 512 * 8
-    assert parts["decoding graphs"] == 10
-
-
 def test_an_engine_that_sleeps_holds_nothing_while_the_trainer_computes() -> None:
     """So a run in which sampling takes less than training does not notice the engine."""
-    nothing = Decoded(0, 0, 0, 0)
     engine = {"engine_weight_bytes": 2, "engine_cache": 4 * 2**30}
-    awake, asleep = (
-        plan(large(sampling=nothing, evaluating=nothing, **engine, engine_sleeps=sleeps))
-        for sleeps in (False, True)
-    )
-    engine_bytes = 2 * PARAMETERS + 4 * 2**30
+    nothing = {"sampling": NOTHING, "evaluating": NOTHING}
+    awake, asleep = (plan(large(**nothing, **engine, engine_sleeps=sleeps)) for sleeps in (False, True))
+    assert [phase.name for phase in awake.phases] == ["sampling", "scoring", "training"]
     assert awake.phase("sampling") == asleep.phase("sampling")
     for name in ("scoring", "training"):
-        assert awake.phase(name).total - asleep.phase(name).total == engine_bytes
-    bare = plan(large(sampling=nothing, evaluating=nothing))
+        parts = awake.phase(name).parts
+        assert (parts["engine weights"], parts["engine cache"]) == (2 * PARAMETERS, 4 * 2**30)
+        assert not {"engine weights", "engine cache"} & asleep.phase(name).parts.keys()
+    bare = plan(large(**nothing))
     assert asleep.phase("training") == bare.phase("training") and asleep.peak == bare.peak
 
 
@@ -274,9 +259,8 @@ def test_a_teachers_logits_and_states_by_hand() -> None:
 def test_a_teacher_is_read_where_its_divergence_is_differentiated() -> None:
     """Its weights are always there. As a reward it is read while scoring, in a loss while training."""
     wide = shape(hidden_size=6400, num_attention_heads=400, num_key_value_heads=400)
-    plain, reward, loss = (
-        plan(given_for(shape_once(), **teacher_settings)) for teacher_settings in teachers(wide)
-    )
+    teachers = ({}, {"teacher": wide}, {"teacher": wide, "divergence": 1.0})
+    plain, reward, loss = (plan(given_for(shape_once(), **teacher)) for teacher in teachers)
     for memory_plan in (reward, loss):
         assert memory_plan.phase("sampling").parts["teacher"] == 4 * wide.parameters
     inner = forward_workspace(given_for(wide), 64, 64**2)
@@ -284,10 +268,6 @@ def test_a_teacher_is_read_where_its_divergence_is_differentiated() -> None:
     assert loss.phase("scoring").total - 4 * wide.parameters == plain.phase("scoring").total
     training = loss.phase("training").parts
     assert training["logits"] + training["working memory"] == inner + 4 * 32 * 99
-
-
-def teachers(wide: model_shape.ModelShape) -> list[dict[str, Any]]:
-    return [{}, {"teacher": wide}, {"teacher": wide, "divergence": 1.0}]
 
 
 # Against torch
@@ -298,11 +278,11 @@ def test_tensors_of_a_divergence_are_what_torch_allocates(beta: float, kind: str
     rows, vocabulary = 32, 2000
     head, other = (torch.nn.Linear(8, vocabulary, bias=False) for _ in range(2))
     ours, theirs = torch.randn(rows, 8, requires_grad=True), torch.randn(rows, 8)
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profiler:
+
+    def differentiate() -> None:
         token_divergence(ours, head, theirs, other, 0.7, 10**9, beta).sum().backward()
-    tensors = most_allocated(profiler) / (4 * rows * vocabulary)
+
+    tensors = most_bytes(differentiate) / (4 * rows * vocabulary)
     # The gradient of the head, a quarter of such a tensor, comes when others are gone.
     assert tensors == pytest.approx(DIVERGENCE_COPIES[kind], rel=0.01)
 
@@ -313,17 +293,15 @@ def test_bytes_of_a_16_bit_logit_in_plain_torch_are_what_torch_allocates(gradien
     head = torch.nn.Linear(8, vocabulary, bias=False, dtype=torch.bfloat16)
     states = torch.randn(rows, 8, dtype=torch.bfloat16, requires_grad=gradient)
     target = torch.zeros(rows, dtype=torch.long)
-    with (
-        torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-        ) as profiler,
-        torch.set_grad_enabled(gradient),
-    ):
-        logp, _ = token_statistics(states, head, target, 0.7, 10**9, False)
+
+    def read() -> None:
+        with torch.set_grad_enabled(gradient):
+            logp, _ = token_statistics(states, head, target, 0.7, 10**9, False)
         if gradient:
             logp.sum().backward()
+
     planned = logit_bytes(large(compute_bytes=2, gpu=False), gradient)
-    assert most_allocated(profiler) / (rows * vocabulary) == pytest.approx(planned, rel=0.01)
+    assert most_bytes(read) / (rows * vocabulary) == pytest.approx(planned, rel=0.01)
 
 
 def test_kernels_of_the_head_hold_16_bit_logits_and_their_gradient_in_larger_pieces() -> None:
@@ -335,7 +313,7 @@ def test_kernels_of_the_head_hold_16_bit_logits_and_their_gradient_in_larger_pie
     assert logit_bytes(inputs, gradient=False) == 2
     entropy = dataclasses.replace(inputs, entropy_gradient=True)
     assert head_workspace(entropy, inputs.training) == 2 * 4 * logits // 4 + 2 * head + cast
-    frozen = dataclasses.replace(inputs, adapter=AdapterSize(16))
+    frozen = dataclasses.replace(inputs, adapter=Adapter(16))
     assert head_workspace(frozen, inputs.training) == 4 * logits + cast
 
 
@@ -435,7 +413,7 @@ def test_activations_beside_an_adapter_are_what_torch_keeps(targets: tuple[str, 
         config = peft.LoraConfig(r=8, target_modules=list(targets) or every, lora_dropout=0.0)
         peft.inject_adapter_in_model(config, model.base_model)
         measured.append(measured_for_backward(model, 57, low))
-        more: dict[str, Any] = {"compute_bytes": 2 if low else 4, "adapter": AdapterSize(8, targets)}
+        more: dict[str, Any] = {"compute_bytes": 2 if low else 4, "adapter": Adapter(8, targets=targets)}
         planned.append(planned_activations("llama", 57, num_hidden_layers=layers, **more))
     assert planned[1] - planned[0] == pytest.approx(measured[1] - measured[0], rel=0.015)
     assert measured[1] <= planned[1]
@@ -467,19 +445,15 @@ def test_more_work_takes_no_less(
         before.total <= after.total for before, after in zip(plans[0].phases, plans[1].phases, strict=True)
     )
     saving = plan(given_for(of, training=wide, scoring=wide, checkpointing=True, **flags))
-    adapted = plan(given_for(of, training=wide, scoring=wide, adapter=AdapterSize(1), **flags))
+    adapted = plan(given_for(of, training=wide, scoring=wide, adapter=Adapter(1), **flags))
     for less in (saving, adapted):
         assert less.phase("training").total <= plans[1].phase("training").total
     assert plans[1].peak == max(phase.total for phase in plans[1].phases) == plans[1].largest.total
 
 
-_once: list[model_shape.ModelShape] = []
-
-
+@functools.cache
 def shape_once() -> model_shape.ModelShape:
-    if not _once:
-        _once.append(shape(num_hidden_layers=8))
-    return _once[0]
+    return shape(num_hidden_layers=8)
 
 
 @settings(max_examples=40, deadline=None)

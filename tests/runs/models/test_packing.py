@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import ARCHITECTURES, VOCABULARY, distance, norm, rollouts, tiny
+from helpers.toys import ARCHITECTURES, VOCABULARY, distance, norm, plain_logp, rollouts, text_of, tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,18 +40,13 @@ def plain(models: RoleModels, batch: Batch) -> tuple[torch.Tensor, torch.Tensor,
     statistics = [torch.zeros(batch.completion_mask.shape) for _ in range(3)]
     critic = models.networks["critic"]
     for row in range(len(batch)):
-        start, length = int(batch.prompt_length[row]), int(batch.length[row])
-        tokens = torch.cat([batch.prompt[row, :start], batch.completion[row, :length]])[None]
-        logits = models.language(input_ids=tokens).logits[0, start - 1 : start - 1 + length]
-        logps = (logits / models.temperature).log_softmax(-1)
-        states = critic.trunk(input_ids=tokens).last_hidden_state[0, start - 1 : start - 1 + length]
-        target = batch.completion[row, :length, None]
-        for out, part in zip(
-            statistics,
-            (logps.gather(-1, target)[:, 0], -(logps.exp() * logps).sum(-1), critic.value(states)[:, 0]),
-            strict=True,
-        ):
-            out[row, :length] = part
+        prompt, completion = text_of(batch, row)
+        logps = plain_logp(models.language, prompt, completion, models.temperature)
+        states = critic.trunk(input_ids=torch.cat([prompt, completion])[None]).last_hidden_state
+        value = critic.value(states[0, len(prompt) - 1 : -1])[:, 0]
+        logp = logps.gather(-1, completion[:, None])[:, 0]
+        for out, part in zip(statistics, (logp, -(logps.exp() * logps).sum(-1), value), strict=True):
+            out[row, : len(completion)] = part
     return statistics[0], statistics[1], statistics[2]
 
 
@@ -111,21 +106,10 @@ def test_value_head_on_the_policys_trunk_reads_the_policys_states() -> None:
     models.networks["policy"].trunk.register_forward_hook(lambda *_: calls.append(1))
     now = models.forward_train(("policy", "value_head"), batch)
     assert len(calls) == 1, "roles on one trunk share its forward pass"
-    row, start, length = 3, int(batch.prompt_length[3]), int(batch.length[3])
-    tokens = torch.cat([batch.prompt[row, :start], batch.completion[row, :length]])[None]
-    states = models.networks["policy"].trunk(input_ids=tokens).last_hidden_state[0, start - 1 : -1]
-    torch.testing.assert_close(now["value_head"].value[row, :length], head(states)[:, 0], **FP32)
-
-
-def test_reading_in_micro_batches_puts_rows_back_in_order() -> None:
-    models, batch = build("llama"), ragged()
-    unsplit = models.forward("policy", batch)
-    models.budget = 12
-    assert len(micro_batches(batch, torch.arange(8), 12)) > 3
-    parts = models.forward("policy", batch)
-    torch.testing.assert_close(parts.logp, unsplit.logp, **FP32)
-    torch.testing.assert_close(parts.entropy, unsplit.entropy, **FP32)
-    assert not parts.logp.requires_grad
+    prompt, completion = text_of(batch, 3)
+    tokens = torch.cat([prompt, completion])[None]
+    states = models.networks["policy"].trunk(input_ids=tokens).last_hidden_state[0, len(prompt) - 1 : -1]
+    torch.testing.assert_close(now["value_head"].value[3, : len(completion)], head(states)[:, 0], **FP32)
 
 
 def test_group_that_is_not_contiguous_shares_one_prompt() -> None:
@@ -153,7 +137,9 @@ def test_completions_that_branch_off_a_prompt_early_see_only_its_beginning(
     torch.testing.assert_close(logp, plain(models, early)[0], **FP32)
     models.budget = 10
     assert len(micro_batches(early, torch.arange(7), 10)) > 3
-    torch.testing.assert_close(models.forward("policy", early).logp, logp, **FP32)
+    parts = models.forward("policy", early).logp
+    torch.testing.assert_close(parts, logp, **FP32)
+    assert not parts.requires_grad
     assert pack(batch, cost).reach is None, "the usual mask costs no more than it did"
 
 
@@ -318,17 +304,17 @@ def test_mixtures_take_the_place_of_the_tokens_that_were_fed(architecture: str) 
     logp = models.forward_train(("policy",), batch)["policy"].logp
     assert (logp - models.forward_train(("policy",), ragged())["policy"].logp).abs().max() > 0.1
     for row in range(len(batch)):
-        start, length = int(batch.prompt_length[row]), int(batch.length[row])
-        if not length:
+        prompt, completion = text_of(batch, row)
+        if not len(completion):
             continue
-        embeddings = [table(batch.prompt[row, :start])]
-        for t in range(length - 1):
+        embeddings = [table(prompt)]
+        for t in range(len(completion) - 1):
             weight = batch.mixture.weight[row, t]
             blend = (weight[:, None] * table(batch.mixture.token[row, t])).sum(0, keepdim=True)
-            embeddings.append(blend if weight.sum() else table(batch.completion[row, t : t + 1]))
-        logits = models.language(inputs_embeds=torch.cat(embeddings)[None]).logits[0, start - 1 :]
-        logps = logits.log_softmax(-1).gather(-1, batch.completion[row, :length, None])[:, 0]
-        torch.testing.assert_close(logp[row, :length], logps, **FP32)
+            embeddings.append(blend if weight.sum() else table(completion[t : t + 1]))
+        logits = models.language(inputs_embeds=torch.cat(embeddings)[None]).logits[0, len(prompt) - 1 :]
+        logps = logits.log_softmax(-1).gather(-1, completion[:, None])[:, 0]
+        torch.testing.assert_close(logp[row, : len(completion)], logps, **FP32)
 
 
 def test_replay_without_any_mixed_token_is_the_plain_embedding() -> None:

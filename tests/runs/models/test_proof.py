@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import VOCABULARY, rollouts, tiny
+from helpers.sampling import logps
+from helpers.toys import SIZES, plain_logp, rollouts, text_of, tiny
 from helpers.whole_runs import configure, run
 
 from grpobench.runs.models import loading, proof
@@ -24,20 +25,6 @@ from grpobench.runs.train.rollouts import preference
 from grpobench.tasks.data.tables import DataError
 
 WINDOW = 16
-SHARED: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "bos_token_id": None,
-    "tie_word_embeddings": False,
-}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 LINEAR = {
     **{f"linear_num_{kind}_heads": 2 for kind in ("key", "value")},
@@ -78,7 +65,7 @@ def build(name: str, **settings: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SHARED | settings)
+    config = getattr(transformers, f"{name}Config")(**SIZES | settings)
     return getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation="sdpa").eval()
 
 
@@ -93,14 +80,10 @@ def sampler(models: RoleModels) -> HFSampler:
 def gap(language: Any, prompt: int, completion: int) -> float:
     """Greatest |Δ log p| between packing and the model's own forward pass, of two completions of a prompt."""
     batch = rollouts([[completion, completion]], prompts=(prompt,))
-    plain_logp = []
     with torch.no_grad():
         packed_logp = RoleModels(language).forward("policy", batch).logp
-        for row in range(2):
-            text = torch.cat([batch.prompt[row], batch.completion[row]])
-            logp = language(input_ids=text[None], use_cache=False).logits[0].log_softmax(-1)
-            plain_logp.append(logp[prompt - 1 : -1].gather(-1, batch.completion[row, :, None]).squeeze(-1))
-    return (torch.stack(plain_logp) - packed_logp).abs().max().item()
+        plain = torch.stack([plain_logp(language, *text_of(batch, row)) for row in range(2)])
+    return (plain.gather(-1, batch.completion[..., None]).squeeze(-1) - packed_logp).abs().max().item()
 
 
 @pytest.mark.parametrize("name", WINDOWED)
@@ -114,10 +97,9 @@ def test_window_is_followed_up_to_its_length_and_bounds_the_context(name: str) -
     assert loaded.context == WINDOW and "attention window of 16 tokens" in loaded.context_description
     source = sampler(RoleModels(language))
     ((first, _),) = source.sample([Request((5, 9, 30, 7), (1, 2))], WINDOW - 4, 1.0)
-    text = torch.tensor([[*first.prompt, *first.completion]])
-    plain_logp = language(input_ids=text, use_cache=False).logits[0].log_softmax(-1)
-    plain_logp = plain_logp[3:-1].gather(-1, text[0, 4:, None]).squeeze(-1)
-    torch.testing.assert_close(plain_logp, torch.from_numpy(first.sampler_logp), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        logps(language, first), torch.from_numpy(first.sampler_logp), atol=1e-4, rtol=0
+    )
     with pytest.raises(DataError, match="16"):
         source.sample([Request((5, 9, 30, 7), (1,))], WINDOW - 3, 1.0)
 
@@ -187,7 +169,7 @@ def folder(path: Path, window: int) -> str:
     import transformers
 
     torch.manual_seed(0)
-    settings = SHARED | {"vocab_size": CHARACTERS, "sliding_window": window}
+    settings = SIZES | {"vocab_size": CHARACTERS, "sliding_window": window}
     transformers.MistralForCausalLM(transformers.MistralConfig(**settings)).save_pretrained(path)
     character_tokenizer().save_pretrained(path)
     return str(path)

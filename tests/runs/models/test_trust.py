@@ -55,21 +55,16 @@ class OwnModel({kind}):
     return folder
 
 
-def evaluated(folder: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    start = "import sys; from grpobench.runs import cli; sys.exit(cli.main())"
-    command = [sys.executable, "-P", "-c", start, "eval", str(folder), "--task", "arithmetic"]
-    return subprocess.run(
-        [*command, "--problems", "1", "--samples", "1", "--out", str(tmp_path / "out")],
-        input="y\ny\ny\ny\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+def words(folder: Path, tmp_path: Path) -> list[str]:
+    """Of a command that loads the model."""
+    question = ["--task", "arithmetic", "--problems", "1", "--samples", "1"]
+    return ["eval", str(folder), *question, "--out", str(tmp_path / "out")]
 
 
 def test_code_of_a_folder_does_not_run_for_a_yes_from_a_pipe(bringing_code: Path, tmp_path: Path) -> None:
-    done = evaluated(bringing_code, tmp_path)
+    start = "import sys; from grpobench.runs import cli; sys.exit(cli.main())"
+    command = [sys.executable, "-P", "-c", start, *words(bringing_code, tmp_path)]
+    done = subprocess.run(command, input="y\n" * 4, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "--trust-remote-code" in done.stderr
     assert not (tmp_path / "mark").exists()
@@ -78,8 +73,7 @@ def test_code_of_a_folder_does_not_run_for_a_yes_from_a_pipe(bringing_code: Path
 def test_code_of_a_folder_runs_with_the_flag_and_that_is_recorded(
     bringing_code: Path, tmp_path: Path
 ) -> None:
-    words = ["eval", str(bringing_code), "--task", "arithmetic", "--problems", "1", "--samples", "1"]
-    assert cli.main([*words, "--out", str(tmp_path / "out"), "--trust-remote-code"]) == 0
+    assert cli.main([*words(bringing_code, tmp_path), "--trust-remote-code"]) == 0
     assert (tmp_path / "mark").read_text() == "ran"
     records = [path.read_text() for path in (tmp_path / "out").rglob("*.json")]
     assert any('"trust_remote_code": "yes"' in text for text in records)

@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from helpers.sampling import EXACT, PROMPTS, requests, same, sampler
-from helpers.toys import ARCHITECTURES, VOCABULARY, tiny
+from helpers.sampling import EXACT, PROMPTS, demand_same, flat, requests, sampler, six_steps
+from helpers.toys import ARCHITECTURES, tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,32 +22,25 @@ from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import Request
 
-OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
-"""Groups of three, three, one and one, their rows not next to one another."""
 
+@pytest.fixture
+def forwarded(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """The shapes (rows, tokens) of all forward passes from now on."""
+    forward, shapes = Decoding._forward, list[torch.Size]()
 
-@torch.inference_mode()
-def logits(models: RoleModels, share: bool, end: Callable[[int], list[int]]) -> list[torch.Tensor]:
-    """Log-probabilities (R, V) at each of six steps; the rows that `end` names at a step leave the batch."""
-    stopped = torch.zeros(len(OWNER), dtype=torch.bool)
-    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share)
-    step_logp = [run.logits.log_softmax(-1)]
-    for step in range(5):
-        tokens = (torch.arange(len(OWNER)) * 5 + step * 3) % VOCABULARY
-        drawn = tokens[run.alive]
-        stopped[end(step)] = True
-        run.advance(drawn, stopped, None)
-        step_logp.append(run.logits.log_softmax(-1))
-    return step_logp
+    def noted(self: Decoding, inputs: Any, mask: Any, position: torch.Tensor) -> torch.Tensor:
+        shapes.append(position.shape)
+        return forward(self, inputs, mask, position)
+
+    monkeypatch.setattr(Decoding, "_forward", noted)
+    return shapes
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_prompts_kept_once_give_the_logits_of_prompts_repeated(architecture: str) -> None:
     models = RoleModels(tiny(architecture))
     assert ways(models, 0)[0]
-    leaving = {1: [5], 2: [1, 3], 4: [0, 4]}  # whole groups and parts of one
-    repeated = logits(models, False, lambda step: leaving.get(step, []))
-    shared = logits(models, True, lambda step: leaving.get(step, []))
+    repeated, shared = (six_steps(models, share) for share in (False, True))
     assert [len(part) for part in shared] == [8, 8, 7, 5, 5, 3]
     for shared_step, other in zip(shared, repeated, strict=True):
         torch.testing.assert_close(shared_step, other, rtol=0, atol=EXACT)
@@ -58,26 +50,19 @@ def test_prompts_kept_once_give_the_logits_of_prompts_repeated(architecture: str
 @pytest.mark.parametrize("remembers", [True, False])
 @pytest.mark.parametrize("share", [True, False])
 def test_prompts_that_are_read_some_at_a_time_give_the_same(
-    share: bool, remembers: bool, monkeypatch: pytest.MonkeyPatch
+    share: bool, remembers: bool, forwarded: list[torch.Size], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, sizes = Decoding._forward, list[int]()
-
-    def counted(self: Decoding, inputs: Any, mask: Any, position: torch.Tensor) -> torch.Tensor:
-        sizes.append(position.numel())
-        return forward(self, inputs, mask, position)
-
-    def play() -> list[Rollout]:
+    def play() -> list[list[Rollout]]:
         source = sampler()
         source.shares = share
         with source.remembering() if remembers else contextlib.nullcontext():
-            return flat(conversation(source))
+            return conversation(source)
 
     unsplit = play()
-    monkeypatch.setattr(Decoding, "_forward", counted)
+    forwarded.clear()
     monkeypatch.setattr("grpobench.runs.sample.decoding.PREFILL", 2 * max(map(len, PROMPTS)))
-    for split_rollout, other in zip(play(), unsplit, strict=True):
-        assert split_rollout.prompt == other.prompt and same(split_rollout, other)
-    assert len(sizes) > 3 and max(sizes) <= 60, "a few prompts at once"
+    demand_same(play(), unsplit)
+    assert len(forwarded) > 3 and max(shape.numel() for shape in forwarded) <= 60, "a few prompts at once"
 
 
 def test_model_with_extra_attention_work_decodes_with_repeated_prompts(
@@ -97,67 +82,46 @@ def test_model_with_extra_attention_work_decodes_with_repeated_prompts(
     assert ways(RoleModels(tiny()), 0) == (False, False)
 
 
-def test_sampler_without_sharing_samples_the_same() -> None:
-    shared, repeated = sampler(), sampler()
-    repeated.shares = False
-    ours, theirs = (source.sample(requests(), 15, 1.0) for source in (shared, repeated))
-    assert shared.shares
-    assert [[r.completion for r in group] for group in ours] == [
-        [r.completion for r in group] for group in theirs
-    ]
-
-
 # Conversations
 
 
-def conversation(source: HFSampler, turns: int = 3) -> list[list[list[Rollout]]]:
-    """Turns of six tokens at most behind prompts of 3 to 11 tokens. Between two turns stand one to three
-    tokens; one request goes on from a turn without its last two tokens, and after the first turn one ends."""
-    answers_by_turn = []
+def conversation(source: HFSampler) -> list[list[Rollout]]:
+    """Three turns of six tokens at most behind prompts of 3 to 11 tokens. Between two turns stand one to
+    three tokens; one request goes on from a turn without its last two tokens, and after the first turn one
+    ends."""
+    groups = []
     turn_requests = requests(2)
-    for turn in range(turns):
+    for turn in range(3):
         answers = source.sample(turn_requests, 6, 1.0)
-        answers_by_turn.append(answers)
+        groups += answers
         turn_requests = [
             Request(
                 (*rollout.prompt, *rollout.completion[: -2 if i == 0 else None], *range(3, 4 + i % 3)), seeds
             )
-            for i, rollout in enumerate(rollout for group in answers for rollout in group)
+            for i, rollout in enumerate(flat(answers))
             for seeds in [(100 * turn + i, 200 * turn + i) if i % 2 else (100 * turn + i,)]
         ]
         turn_requests = turn_requests[1:] if turn == 0 else turn_requests
-    return answers_by_turn
+    return groups
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("rows", [256, 3])
 def test_remembered_turns_are_not_computed_again_and_change_nothing(
-    architecture: str, share: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+    architecture: str, share: bool, rows: int, forwarded: list[torch.Size]
 ) -> None:
-    forward, widths = Decoding._forward, list[int]()
-
-    def counted(self: Decoding, inputs: Any, mask: Any, position: torch.Tensor) -> torch.Tensor:
-        widths.append(position.shape[1])
-        return forward(self, inputs, mask, position)
-
-    monkeypatch.setattr(Decoding, "_forward", counted)
     source = sampler(architecture)
     source.shares, source.token_budget.limit = share, rows
     plain = conversation(source)
-    again = max(widths)
-    widths.clear()
+    again = max(width for _, width in forwarded)
+    forwarded.clear()
     with source.remembering():
         remembered = conversation(source)
     assert source.history is None
-    prefills = [width for width in widths if width > 1]
+    prefills = [width for _, width in forwarded if width > 1]
     assert again > 20 and max(prefills) == max(map(len, PROMPTS)), "later turns compute what is new"
-    for remembered_rollout, other in zip(flat(remembered), flat(plain), strict=True):
-        assert remembered_rollout.prompt == other.prompt and same(remembered_rollout, other)
-
-
-def flat(turns: list[list[list[Rollout]]]) -> list[Rollout]:
-    return [rollout for answers in turns for group in answers for rollout in group]
+    demand_same(remembered, plain)
 
 
 def test_prompts_that_go_on_from_nothing_are_computed_whole() -> None:
@@ -166,8 +130,7 @@ def test_prompts_that_go_on_from_nothing_are_computed_whole() -> None:
         source.sample(requests(2), 6, 1.0)
         other = [Request((9, 8, 7), (5,)), Request((6,), (6,))]
         groups = source.sample(other, 6, 1.0)
-    for group, plain in zip(groups, source.sample(other, 6, 1.0), strict=True):
-        assert same(group[0], plain[0])
+    demand_same(groups, source.sample(other, 6, 1.0))
 
 
 def test_nothing_is_remembered_beyond_the_conversation() -> None:
@@ -180,9 +143,8 @@ def test_nothing_is_remembered_beyond_the_conversation() -> None:
             p.mul_(1.1)
     next_requests = [Request((*answer.prompt, *answer.completion, 3), (4,))]
     with source.remembering():
-        ((remembered,),) = source.sample(next_requests, 6, 1.0)
-    ((plain,),) = source.sample(next_requests, 6, 1.0)
-    assert same(remembered, plain)
+        remembered = source.sample(next_requests, 6, 1.0)
+    demand_same(remembered, source.sample(next_requests, 6, 1.0))
 
 
 @given(owner=st.lists(st.integers(0, 4), min_size=1, max_size=12), data=st.data())

@@ -6,29 +6,27 @@ The layouts are written out by hand over the nano policy's characters, where "$"
 from __future__ import annotations
 
 import dataclasses
-import json
+import itertools
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import zstandard
 from helpers.logs import is_metric
+from helpers.sampling import texts
+from helpers.whole_runs import run, transcript
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Mixer
-from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.metrics.rollout_metrics import gap_metrics, group_metrics, length_metrics
 from grpobench.runs.metrics.turns import turn_metrics
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.reward.grader import Grader
-from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.episodes import (
     Episode,
     conversation,
@@ -44,7 +42,6 @@ from grpobench.runs.sample.sampler import GREEDY, Request, Sampler
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.seeds import derive
-from grpobench.runs.train.execute import execute
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.horizon import Horizon
 from grpobench.tasks.task import Problem, Split, Task, Verdict
@@ -146,30 +143,31 @@ def test_greedy_episode_is_greedy_in_every_turn() -> None:
     assert [request.seeds for requests, _, _ in sampler.calls for request in requests] == [(GREEDY,)] * 3
 
 
-def test_newline_ends_turn_and_environment_closes_it_with_end_token() -> None:
-    """What was sampled behind the newline never was; a newline in front of an action ends nothing."""
-    rollout = played(turn_by_turn("?412\n+9\n", "\n?419$", "=410\nab"))
-    assert layout(rollout) == [
-        ("policy", "?412\n"),
-        ("tool", "$+7\n"),
-        ("policy", "\n?419$"),
-        ("tool", "-9!\n"),
-        ("policy", "=410\n"),
-    ]
-    assert rollout.stopped, "the environment ended it"
-    assert rollout.sampler_logp[:6].tolist() == [-0.25, -1.25, -2.25, -3.25, -4.25, 0]
-
-
-def test_turn_that_its_limit_cuts_is_closed_and_met_with_an_error() -> None:
-    rollout = played(turn_by_turn("I look up 412", "?412$", "?419$", "=410$"))
-    assert layout(rollout)[:3] == [("policy", "I look u"), ("tool", "$error\n"), ("policy", "?412$")]
-    assert rollout.stopped
-
-
-def test_episode_out_of_turns_is_cut_behind_its_last_turn() -> None:
-    rollout = played(Scripted(lambda seed, history: "?411$"), spare=1)
-    assert layout(rollout) == [("policy", "?411$"), ("tool", "none\n")] * 3 + [("policy", "?411$")]
-    assert not rollout.stopped
+@pytest.mark.parametrize(
+    ("turns", "settings", "expected", "stopped"),
+    [
+        # What was sampled behind the newline never was; a newline in front of an action ends nothing.
+        (
+            ("?412\n+9\n", "\n?419$", "=410\nab"),
+            {},
+            ["?412\n", "$+7\n", "\n?419$", "-9!\n", "=410\n"],
+            True,
+        ),
+        (("I look up 412", "=410$"), {}, ["I look u", "$error\n", "=410$"], True),  # the limit of a turn
+        (("?411$",) * 4, {"spare": 1}, ["?411$", "none\n"] * 3 + ["?411$"], False),  # out of turns
+        (("?412$",), {"limit": 3}, ["?41"], False),
+        (("=410$",), {}, ["=410$"], True),
+    ],
+    ids=["a newline", "a cut turn", "the last turn", "a limit below a turn", "an answer at once"],
+)
+def test_turns_and_replies_alternate_until_the_end(
+    turns: tuple[str, ...], settings: dict[str, int], expected: list[str], stopped: bool
+) -> None:
+    rollout = played(turn_by_turn(*turns), **settings)
+    authors = itertools.cycle(("policy", "tool"))
+    assert layout(rollout) == list(zip(authors, expected, strict=False))
+    assert rollout.stopped == stopped, "whether the environment ended it"
+    assert not rollout.sampler_logp[~np.array(rollout.completion_mask)].any()
 
 
 @pytest.mark.parametrize("limit", [8, 15, 16, 17, 40])
@@ -179,16 +177,6 @@ def test_episode_stays_within_limit_and_is_cut_where_no_whole_turn_fits(limit: i
     assert len(rollout.completion) <= limit
     assert rollout.turns == max(1, min(7, 1 + (limit - 8) // 8))
     assert rollout.completion_mask[-1] and not rollout.stopped
-
-
-def test_limit_below_a_turn_cuts_the_turn() -> None:
-    assert layout(played(turn_by_turn("?412$"), limit=3)) == [("policy", "?41")]
-
-
-def test_answer_at_once_ends_the_episode() -> None:
-    rollout = played(turn_by_turn("=410$"))
-    assert layout(rollout) == [("policy", "=410$")]
-    assert rollout.stopped and rollout.completion_mask == (True,) * 5
 
 
 def test_episode_that_cannot_fit_the_context_is_refused() -> None:
@@ -323,13 +311,7 @@ def test_episodes_are_played_in_portions_of_the_samplers_batch_size(monkeypatch:
         played.clear()
         portioned_groups = noise(4, 2)
         assert played == sizes
-        for portioned_rollout, other in zip(chain(*portioned_groups), chain(*together), strict=True):
-            assert portioned_rollout.completion == other.completion
-
-
-def test_greedy_episodes_are_alike() -> None:
-    ((first, two),) = noise(1, 2, temperature=0.0)
-    assert first.completion == two.completion
+        assert texts(portioned_groups) == texts(together)
 
 
 def test_sampler_and_trainer_agree_on_policy_tokens_and_skip_replies() -> None:
@@ -573,10 +555,7 @@ algorithm = "dpo"
 def test_run_of_episodes_logs_declared_metrics_and_shows_turns(tmp_path: Path, arm: int) -> None:
     recipe = tmp_path / "short.toml"
     recipe.write_text(RECIPE)
-    config = read_recipe(str(recipe)).configs[arm]
-    with RunFolder.open(tmp_path / "run", config, allow_change=False) as folder:
-        execute(config, folder, lambda progress: None, lambda: False)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = run(read_recipe(str(recipe)).configs[arm], tmp_path / "run")
     assert [row["step"] for row in rows] == [0, 1, 2]
     last = rows[-1]
     assert all(is_metric(name) for name in last)
@@ -584,21 +563,5 @@ def test_run_of_episodes_logs_declared_metrics_and_shows_turns(tmp_path: Path, a
     assert 1 <= last["length/turns"] <= 3
     written = sum(4 * row["length/mean"] for row in rows[1:])
     assert last["cost/generated_tokens"] == pytest.approx(written)
-    packed = (tmp_path / "run" / "rollouts" / "step-1.jsonl.zst").read_bytes()
-    text = zstandard.ZstdDecompressor().stream_reader(packed).read().decode()
-    (first, *_) = [json.loads(line) for line in text.splitlines()]
-    turns = first["completions"][0]["turns"]
+    turns = transcript(tmp_path / "run", 1)[0]["completions"][0]["turns"]
     assert [turn["by"] for turn in turns] == ["policy", "environment"] * (len(turns) // 2) + ["policy"]
-
-
-def test_mixing_algorithm_is_refused_for_a_task_of_several_turns() -> None:
-    from grpobench.runs.settings.rules import incompatible
-
-    class Mixing(GRPO):
-        def mixer(self) -> Any:
-            return lambda *_: None
-
-    config = read_recipe("horizon-nano").configs[0]
-    assert not incompatible(config)
-    (fault,) = incompatible(dataclasses.replace(config, algorithm=Mixing()))
-    assert "horizon in several turns" in fault and "`tasks = [...]`" in fault

@@ -9,35 +9,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers.sampling import EXACT, PROMPTS, requests, sampler
-from helpers.toys import ARCHITECTURES, VOCABULARY, tiny
+from helpers.sampling import EXACT, PROMPTS, requests, sampler, six_steps, texts
+from helpers.toys import ARCHITECTURES, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample import fused
 from grpobench.runs.sample.decoding import Decoding, ways
 from grpobench.runs.sample.fused import Fused, fits
 
 OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
-LEAVING = {1: [5], 2: [1, 3], 4: [0, 4]}
 LLAMAS = ("llama", "qwen2")
-
-
-@torch.inference_mode()
-def logits(models: RoleModels, fuse: bool, mixed: bool = False, share: bool = True) -> list[torch.Tensor]:
-    """Log-probabilities (R, V) at each of six steps, in which rows leave the batch."""
-    stopped = torch.zeros(len(OWNER), dtype=torch.bool)
-    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share, fused=Fused(models) if fuse else None)
-    step_logp = [run.logits.log_softmax(-1)]
-    for step in range(5):
-        drawn = ((torch.arange(len(OWNER)) * 5 + step * 3) % VOCABULARY)[run.alive]
-        token = torch.stack([drawn, (drawn + 7) % VOCABULARY], -1)
-        weight = torch.tensor([0.75, 0.25]).expand(len(drawn), 2) * (drawn % 2)[:, None]  # half are mixed
-        stopped[LEAVING.get(step, [])] = True
-        run.advance(drawn, stopped, Mixture(token, weight) if mixed else None)
-        step_logp.append(run.logits.log_softmax(-1))
-    return step_logp
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -50,8 +32,7 @@ def test_fused_layers_give_the_models_own_logits(architecture: str, mixed: bool)
                 p.add_(torch.randn_like(p) * 0.3)
     models = RoleModels(language)
     assert fits(models) and ways(models, 0) == (True, True)
-    plain_logp, fast = logits(models, False, mixed), logits(models, True, mixed)
-    assert [len(part) for part in fast] == [8, 8, 7, 5, 5, 3]
+    plain_logp, fast = (six_steps(models, True, fuse, mixed) for fuse in (False, True))
     for fused_step, other in zip(fast, plain_logp, strict=True):
         torch.testing.assert_close(fused_step, other, rtol=0, atol=EXACT)
 
@@ -113,9 +94,7 @@ def test_a_sampler_follows_weights_that_move_between_two_calls() -> None:
     assert fused_sampler.fuses
     for _ in range(2):
         ours, theirs = (source.sample(requests(), 15, 1.0) for source in (fused_sampler, other))
-        assert [[r.completion for r in group] for group in ours] == [
-            [r.completion for r in group] for group in theirs
-        ]
+        assert texts(ours) == texts(theirs)
         for source in (fused_sampler, other):
             for p in source.models.language.parameters():
                 p.data.mul_(0.9)  # as an optimizer of somebody's may do it, unseen by torch
@@ -133,7 +112,7 @@ def in_bfloat16(scale: float = 1.0) -> RoleModels:
 def test_logits_as_large_as_those_of_real_models_are_shared_and_fused_in_bfloat16(scale: float) -> None:
     """Logits of 16 to 32 have steps of an eighth, so that some always differ by that much."""
     models = in_bfloat16(scale)
-    repeated, shared = (torch.cat(logits(models, False, share=share)) for share in (False, True))
+    repeated, shared = (torch.cat(six_steps(models, share)) for share in (False, True))
     assert scale == 1.0 or ((repeated - shared).abs().max() > 0.1 and repeated.max() - repeated.min() > 16)
     assert ways(models, 0) == (True, True)
 

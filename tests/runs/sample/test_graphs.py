@@ -7,11 +7,10 @@ import contextlib
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.cuda_graphs import WAITING_OPERATORS
-from helpers.sampling import END, EXACT, PROMPTS, requests, same, sampler
+from helpers.sampling import END, PROMPTS, demand_same, flat, requests, sampler
 from helpers.toys import VOCABULARY, tiny
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +24,6 @@ from grpobench.runs.sample.draws import Draws
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.graphs import Graphs, StaticBatch, bucket, grid_for, proven
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
 
 LIMIT = 40
@@ -41,29 +39,16 @@ def static(architecture: str = "llama", **settings: Any) -> HFSampler:
     return made
 
 
-def flat(groups: list[list[Rollout]]) -> list[Rollout]:
-    return [rollout for group in groups for rollout in group]
-
-
-def demand_same(ours: list[Rollout], theirs: list[Rollout]) -> None:
-    assert len(ours) == len(theirs)
-    for our_rollout, other in zip(ours, theirs, strict=True):
-        assert our_rollout.prompt == other.prompt and same(our_rollout, other)
-        assert (our_rollout.entropy is None) == (other.entropy is None)
-        if our_rollout.entropy is not None and other.entropy is not None:
-            assert np.allclose(our_rollout.entropy, other.entropy, rtol=0, atol=10 * EXACT)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_completions_are_those_of_plain_decoding(architecture: str, temperature: float) -> None:
     plain, ours = sampler(architecture), static(architecture)
     plain.shares = plain.fuses = False
-    expected = flat(plain.sample(requests(5), LIMIT, temperature))
-    demand_same(flat(ours.sample(requests(5), LIMIT, temperature)), expected)
-    lengths = {len(rollout.completion) for rollout in expected}
+    expected = plain.sample(requests(5), LIMIT, temperature)
+    demand_same(ours.sample(requests(5), LIMIT, temperature), expected)
+    lengths = {len(rollout.completion) for rollout in flat(expected)}
     assert ours.graphs and ours.graphs.batches, "the static step was used"
-    assert len(lengths) >= 3 and any(rollout.stopped for rollout in expected)
+    assert len(lengths) >= 3 and any(rollout.stopped for rollout in flat(expected))
 
 
 def test_groups_of_different_sizes_and_greedy_answers_among_samples() -> None:
@@ -71,18 +56,15 @@ def test_groups_of_different_sizes_and_greedy_answers_among_samples() -> None:
         Request(prompt, tuple(10 * i + j if j else GREEDY for j in range(size)))
         for i, (prompt, size) in enumerate(zip(PROMPTS, (1, 7, 2, 5), strict=True))
     ]
-    demand_same(
-        flat(static().sample(mixed_requests, LIMIT, 1.0)), flat(sampler().sample(mixed_requests, LIMIT, 1.0))
-    )
+    demand_same(static().sample(mixed_requests, LIMIT, 1.0), sampler().sample(mixed_requests, LIMIT, 1.0))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 8, 32, 33])
 def test_limits_at_the_edges_of_buckets(limit: int) -> None:
     never = (VOCABULARY,)
-    both = (static(end=never), sampler(end=never))
-    ours, theirs = (flat(made.sample(requests(), limit, 1.0)) for made in both)
-    demand_same(ours, theirs)
-    assert {len(rollout.completion) for rollout in ours} == {limit}
+    ours = static(end=never).sample(requests(), limit, 1.0)
+    demand_same(ours, sampler(end=never).sample(requests(), limit, 1.0))
+    assert {len(rollout.completion) for rollout in flat(ours)} == {limit}
 
 
 def test_rows_move_to_a_smaller_grid_when_most_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,21 +76,20 @@ def test_rows_move_to_a_smaller_grid_when_most_have_ended(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(StaticBatch, "move", noted)
     many_requests, settings = requests(16), {"end": tuple(range(1, 5))}
-    ours, theirs = (
-        flat(made.sample(many_requests, LIMIT, 1.0)) for made in (static(**settings), sampler(**settings))
+    demand_same(
+        *(made.sample(many_requests, LIMIT, 1.0) for made in (static(**settings), sampler(**settings)))
     )
-    demand_same(ours, theirs)
     assert len(moves) >= 2 and all(2 * after <= before for before, after in moves)
 
 
 def test_a_sample_alone_is_the_one_in_a_batch() -> None:
-    together = flat(static().sample(requests(), LIMIT, 1.0))
+    together = static().sample(requests(), LIMIT, 1.0)
     alone = [
-        static().sample([Request(request.prompt, (seed,))], LIMIT, 1.0)[0][0]
+        static().sample([Request(request.prompt, (seed,))], LIMIT, 1.0)[0]
         for request in requests()
         for seed in request.seeds
     ]
-    demand_same(alone, together)
+    demand_same([flat(alone)], [flat(together)])
 
 
 @pytest.mark.parametrize("kept_bytes", [graphs.KEPT, 0])
@@ -119,7 +100,7 @@ def test_weights_that_move_between_two_calls_are_followed(
     monkeypatch.setattr(graphs, "KEPT", kept_bytes)
     ours, theirs = static(), sampler()
     for turn in range(3):
-        demand_same(*(flat(made.sample(requests(), LIMIT, 1.0)) for made in (ours, theirs)))
+        demand_same(*(made.sample(requests(), LIMIT, 1.0) for made in (ours, theirs)))
         assert ours.graphs and bool(ours.graphs.batches) == bool(kept_bytes)
         for made in (ours, theirs):
             for p in made.models.language.parameters():
@@ -143,8 +124,8 @@ def test_mixtures_and_conversations_are_decoded_by_the_other_ways() -> None:
     rollouts_by_way = []
     for made in (static(), sampler()):
         with made.remembering():
-            rollouts_by_way.append(flat(made.sample(requests(), 6, 1.0)))
-        rollouts_by_way.append(flat(made.sample(requests(), 6, 1.0, Mixing(half))))
+            rollouts_by_way.append(made.sample(requests(), 6, 1.0))
+        rollouts_by_way.append(made.sample(requests(), 6, 1.0, Mixing(half)))
         assert made.graphs is None or not made.graphs.batches
     demand_same(rollouts_by_way[0], rollouts_by_way[2])
     demand_same(rollouts_by_way[1], rollouts_by_way[3])
@@ -160,8 +141,8 @@ def test_memory_that_runs_out_is_made_do_with(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(StaticBatch, "__init__", refusing)
     with pytest.warns(UserWarning, match="out of memory"):
-        ours = flat(made.sample(requests(), LIMIT, 1.0))
-    demand_same(ours, flat(sampler().sample(requests(), LIMIT, 1.0)))
+        ours = made.sample(requests(), LIMIT, 1.0)
+    demand_same(ours, sampler().sample(requests(), LIMIT, 1.0))
     assert made.token_budget.limit <= 6
 
 
@@ -173,7 +154,7 @@ def test_without_memory_for_a_second_copy_each_call_has_graphs_of_its_own(
 
     made = static()
     monkeypatch.setattr(graphs, "cloned", refusing)
-    demand_same(flat(made.sample(requests(), LIMIT, 1.0)), flat(sampler().sample(requests(), LIMIT, 1.0)))
+    demand_same(made.sample(requests(), LIMIT, 1.0), sampler().sample(requests(), LIMIT, 1.0))
     assert made.graphs is not None and not made.graphs.batches and made.graphs.weights is None
 
 

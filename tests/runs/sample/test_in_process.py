@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -11,14 +12,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.sampling import END, EXACT, PROMPTS, requests, same, sampler
+from helpers.sampling import (
+    END,
+    EXACT,
+    PROMPTS,
+    demand_ends,
+    demand_frequencies,
+    demand_order,
+    demand_same,
+    flat,
+    logps,
+    requests,
+    same,
+    sampler,
+    texts,
+)
 from helpers.toys import ARCHITECTURES, VOCABULARY
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpobench.algorithms.algorithm import Mixture
+from grpobench.algorithms.algorithm import Batch, Mixture
 from grpobench.runs.sample import draws
 from grpobench.runs.sample.draws import draw, invert, uniforms
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, pad_rows
@@ -27,50 +41,40 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
 
-def logps(language: Any, rollout: Rollout, temperature: float) -> torch.Tensor:
-    """Log-probabilities of a rollout's tokens by one plain forward pass."""
-    tokens = torch.tensor([[*rollout.prompt, *rollout.completion]])
-    with torch.no_grad():
-        logits = language(input_ids=tokens).logits[0, len(rollout.prompt) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(-1, torch.tensor(rollout.completion)[:, None])[:, 0]
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_behavior_logp_is_that_of_a_fresh_forward_pass_at_the_temperature(
     architecture: str, temperature: float
 ) -> None:
     source = sampler(architecture)
-    groups = source.sample(requests(), 15, temperature)
-    rollouts = [rollout for group in groups for rollout in group]
+    rollouts = flat(source.sample(requests(), 15, temperature))
     assert len({len(rollout.completion) for rollout in rollouts}) > 1, "some must leave the batch early"
     for rollout in rollouts:
         expected = logps(source.models.language, rollout, temperature)
         np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
 
 
-def test_packed_trainer_agrees_with_the_sampler() -> None:
-    source = sampler(temperature=0.7)
-    groups = source.sample(requests(), 15, 0.7)
-    batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
-    now = source.models.forward("policy", batch).logp
-    torch.testing.assert_close(now, batch.sampler_logp, rtol=0, atol=EXACT)
-    assert batch.sampler_logp.abs().max() > 1
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize("mixes", [False, True])
-def test_entropy_of_the_sampler_is_the_trainers(architecture: str, temperature: float, mixes: bool) -> None:
+def test_the_trainer_gives_the_samplers_probabilities_and_entropies(
+    architecture: str, temperature: float, mixes: bool
+) -> None:
     """Of the very distributions that the tokens were drawn from, mixed inputs and all."""
     source = sampler(architecture, temperature)
     groups = source.sample(requests(), 15, temperature, Mixing(half_mixed) if mixes else None)
-    batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
-    sampler_entropy = pad_rows([r.entropy for rollouts in groups for r in rollouts], 0.0, np.float32)
-    torch.testing.assert_close(
-        source.models.forward("policy", batch).entropy, sampler_entropy, rtol=0, atol=EXACT
-    )
+    batch = packed(groups)
+    sampler_entropy = pad_rows([r.entropy for r in flat(groups)], 0.0, np.float32)
+    now = source.models.forward("policy", batch)
+    torch.testing.assert_close(now.logp, batch.sampler_logp, rtol=0, atol=EXACT)
+    torch.testing.assert_close(now.entropy, sampler_entropy, rtol=0, atol=EXACT)
+    assert batch.sampler_logp.abs().max() > 1
     assert 0.1 < sampler_entropy[batch.completion_mask].mean() < math.log(VOCABULARY)
+    if mixes:
+        share = (batch.mixture.weight.sum(-1) > 0)[batch.completion_mask].double().mean()
+        assert 0.3 < share < 0.7
+        plain = dataclasses.replace(batch, mixture=None)
+        assert (source.models.forward("policy", plain).logp - now.logp).abs().max() > 0.1
 
 
 def test_greedy_decoding_draws_from_nothing_and_tells_no_entropy() -> None:
@@ -78,9 +82,12 @@ def test_greedy_decoding_draws_from_nothing_and_tells_no_entropy() -> None:
     assert rollout.entropy is None
 
 
-def group_of(rollouts: Sequence[Rollout]) -> Group:
-    verdicts = [Verdict({"correct": 0.0}, None)] * len(rollouts)
-    return Group(Problem("p", "", None), rollouts, verdicts, [0.0] * len(rollouts))
+def packed(sampled: Sequence[Sequence[Rollout]]) -> Batch:
+    groups = [
+        Group(Problem("p", "", None), rollouts, [Verdict({}, None)] * len(rollouts), [0.0] * len(rollouts))
+        for rollouts in sampled
+    ]
+    return pack_groups(groups, 15, 1, 0)
 
 
 # Independence of a sample from what is sampled with it
@@ -96,26 +103,12 @@ def test_sample_depends_on_nothing_but_its_seed_and_prompt(architecture: str) ->
             (alone,), *_ = source.sample([Request(request.prompt, (seed,))], 15, 1.0)
             assert same(alone, together[i][j])
     backwards = source.sample([Request(r.prompt, r.seeds[::-1]) for r in all_requests[::-1]], 15, 1.0)
-    for ours, theirs in zip(together, backwards[::-1], strict=True):
-        assert all(map(same, ours, theirs[::-1]))
+    demand_same([group[::-1] for group in backwards[::-1]], together)
     for rows in (1, 2, 5):
-        parts = sampler(architecture, rows=rows).sample(all_requests, 15, 1.0)
-        assert all(
-            same(a, b)
-            for ours, theirs in zip(together, parts, strict=True)
-            for a, b in zip(ours, theirs, strict=True)
-        )
+        demand_same(sampler(architecture, rows=rows).sample(all_requests, 15, 1.0), together)
     # one shorter limit: the same beginning
     shorter = source.sample(all_requests, 6, 1.0)
-    for ours, theirs in zip(together, shorter, strict=True):
-        assert [r.completion[:6] for r in ours] == [r.completion for r in theirs]
-
-
-def test_seeds_decide_and_different_ones_differ() -> None:
-    source = sampler()
-    (first, second, again), *_ = source.sample([Request(PROMPTS[0], (1, 2, 1))], 15, 1.0)
-    assert same(first, again)
-    assert first.completion != second.completion
+    assert texts(shorter) == [[r.completion[:6] for r in group] for group in together]
 
 
 def test_global_generators_are_neither_read_nor_moved() -> None:
@@ -127,18 +120,10 @@ def test_global_generators_are_neither_read_nor_moved() -> None:
     second = source.sample(requests(), 10, 1.0)
     torch.manual_seed(1)
     assert torch.equal(before, torch.get_rng_state())
-    assert all(map(same, first[0], second[0]))
+    demand_same(second, first)
 
 
 # The distribution
-
-
-def test_uniform_numbers_of_a_seed_are_a_stream_longer_requests_extend() -> None:
-    table = uniforms([3, 2**62, 3], 20)
-    assert table.dtype == torch.float64
-    assert torch.equal(table[0], table[2]) and not torch.equal(table[0], table[1])
-    assert torch.equal(uniforms([3], 5)[0], table[0, :5])
-    assert ((table >= 0) & (table < 1)).all()
 
 
 def test_draw_inverts_the_cumulative_distribution() -> None:
@@ -188,29 +173,8 @@ def test_a_draw_is_the_quantile_of_exact_sums(logits: list[float], uniform: floa
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_frequencies_of_two_token_completions_are_their_probabilities(temperature: float) -> None:
-    """χ² over all 40 · 40 completions, those expected less than five times taken together. The seeds are
-    fixed; a sampler without an error fails one choice of seeds in a thousand."""
     source = sampler(rows=4000)
-    language = source.models.language
-    draws = 4000
-    ((*rollouts,),) = source.sample([Request(PROMPTS[1], tuple(range(draws)))], 2, temperature)
-    prefix = torch.tensor([PROMPTS[1]]).repeat(VOCABULARY, 1)
-    both = torch.cat([prefix, torch.arange(VOCABULARY)[:, None]], -1)
-    with torch.no_grad():
-        logp = (language(input_ids=both).logits.double() / temperature).log_softmax(-1)
-    table = logp[0, len(PROMPTS[1]) - 1, :, None].exp() * logp[:, -1].exp()  # (first, second)
-    for end in END:  # ended after one token
-        table[end] = 0
-        table[end, 0] = logp[0, len(PROMPTS[1]) - 1, end].exp()
-    counts = torch.zeros_like(table)
-    for rollout in rollouts:
-        counts[tuple([*rollout.completion, 0][:2])] += 1
-    expected = table.flatten() * draws
-    often = expected >= 5
-    observed = [*counts.flatten()[often].tolist(), counts.flatten()[~often].sum().item()]
-    assert sum(observed) == draws and int(often.sum()) > 50
-    theory = [*expected[often].tolist(), expected[~often].sum().item()]
-    assert stats.chisquare(observed, theory, sum_check=False).pvalue > 1e-3
+    demand_frequencies(source, source.models.language, temperature, draws=4000, often=50)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -228,23 +192,14 @@ def test_greedy_decoding_is_that_of_generate(architecture: str) -> None:
         )
         assert rollout.completion == tuple(generated[0, len(request.prompt) :].tolist())
         # without a temperature the log-probabilities are those of temperature 1
-        np.testing.assert_allclose(rollout.sampler_logp, logps(language, rollout, 1.0), rtol=0, atol=EXACT)
+        np.testing.assert_allclose(rollout.sampler_logp, logps(language, rollout), rtol=0, atol=EXACT)
 
 
 # Where completions end
 
 
 def test_completion_ends_with_its_first_end_token_or_at_the_limit() -> None:
-    groups = sampler().sample(requests(16), 9, 1.0)
-    kinds = set()
-    for rollout in (rollout for group in groups for rollout in group):
-        *body, last = rollout.completion
-        assert not set(body) & set(END)
-        assert rollout.stopped == (last in END)
-        assert rollout.stopped or len(rollout.completion) == 9
-        assert len(rollout.completion) == len(rollout.sampler_logp) <= 9
-        kinds.add((rollout.stopped, len(rollout.completion) == 9))
-    assert {(True, False), (False, True)} <= kinds
+    demand_ends(sampler())
 
 
 def test_end_token_at_the_very_limit_counts_as_stopped() -> None:
@@ -254,10 +209,7 @@ def test_end_token_at_the_very_limit_counts_as_stopped() -> None:
 
 
 def test_groups_keep_their_prompts_and_sizes_in_order() -> None:
-    sample_requests = [Request(PROMPTS[0], (1,)), Request(PROMPTS[1], ()), Request(PROMPTS[2], (4, 5, 6))]
-    groups = sampler().sample(sample_requests, 4, 1.0)
-    assert [len(group) for group in groups] == [1, 0, 3]
-    assert all(r.prompt == w.prompt for w, group in zip(sample_requests, groups, strict=True) for r in group)
+    demand_order(sampler())
 
 
 def test_prompt_without_room_for_the_limit_names_the_remedy() -> None:
@@ -280,23 +232,6 @@ def half_mixed(anchor: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor
     return Mixture(token, weight * (uniform < 0.5)[:, None])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_mixtures_replayed_by_the_trainer_give_the_samplers_probabilities(architecture: str) -> None:
-    source = sampler(architecture, temperature=0.7)
-    groups = source.sample(requests(), 15, 0.7, Mixing(half_mixed))
-    batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
-    share = (batch.mixture.weight.sum(-1) > 0)[batch.completion_mask].double().mean()
-    assert 0.3 < share < 0.7
-    replayed = source.models.forward("policy", batch).logp
-    torch.testing.assert_close(replayed, batch.sampler_logp, rtol=0, atol=EXACT)
-    plain = pack_groups([group_of([unmixed(r) for r in rollouts]) for rollouts in groups], 15, 1, 0)
-    assert (source.models.forward("policy", plain).logp - replayed).abs().max() > 0.1
-
-
-def unmixed(rollout: Rollout) -> Rollout:
-    return Rollout(rollout.prompt, rollout.completion, rollout.sampler_logp, rollout.stopped)
-
-
 def test_mixing_leaves_the_random_numbers_of_the_tokens_alone() -> None:
     """A mixer that never mixes changes nothing; the numbers it gets are not those that chose the tokens."""
     mixer_uniforms = []
@@ -306,15 +241,8 @@ def test_mixing_leaves_the_random_numbers_of_the_tokens_alone() -> None:
         return Mixture(anchor[:, None], torch.zeros(len(anchor), 1))
 
     source = sampler()
-    plain_groups, other = (
-        source.sample(requests(), 15, 1.0),
-        source.sample(requests(), 15, 1.0, Mixing(never)),
-    )
-    assert all(
-        same(a, b)
-        for ours, theirs in zip(plain_groups, other, strict=True)
-        for a, b in zip(ours, theirs, strict=True)
-    )
+    plain_groups = source.sample(requests(), 15, 1.0)
+    demand_same(source.sample(requests(), 15, 1.0, Mixing(never)), plain_groups)
     numbers = torch.cat(mixer_uniforms)
     assert ((numbers >= 0) & (numbers < 1)).all() and len(numbers.unique()) > 30
     first = uniforms([seed for r in sorted(requests(), key=lambda r: len(r.prompt)) for seed in r.seeds], 1)
@@ -323,12 +251,9 @@ def test_mixing_leaves_the_random_numbers_of_the_tokens_alone() -> None:
 
 def test_greedy_decoding_does_not_mix() -> None:
     source = sampler()
-    plain_groups, other = (
-        source.sample(requests(1), 8, 0.0),
-        source.sample(requests(1), 8, 0.0, Mixing(half_mixed)),
-    )
-    assert [r.completion for (r,) in plain_groups] == [r.completion for (r,) in other]
-    assert all(r.mixture is None for (r,) in other)
+    mixing = source.sample(requests(1), 8, 0.0, Mixing(half_mixed))
+    demand_same(mixing, source.sample(requests(1), 8, 0.0))
+    assert all(r.mixture is None for (r,) in mixing)
 
 
 class Waits(TorchDispatchMode):
@@ -377,7 +302,7 @@ def test_a_token_needs_no_operator_that_is_slow_or_refused_where_order_is_fixed(
     for tokens in (2, 30):
         with Slow() as slow:
             groups = sampler().sample(requests(), tokens, temperature)
-        lengths = {rollout.length for group in groups for rollout in group}
+        lengths = {rollout.length for rollout in flat(groups)}
         assert not slow.counts["cumsum"]
         counted.append(slow.counts.total())
     assert len(lengths) > 2, "rows leave the batch, each time with a new layout of the groups"
@@ -406,9 +331,5 @@ def test_how_often_a_batch_is_asked_who_has_ended_changes_no_completion(
     often = sampler().sample(requests(), 30, 1.0)
     monkeypatch.setattr("grpobench.runs.sample.in_process.CHECK_INTERVAL_CPU", 7)
     seldom = sampler().sample(requests(), 30, 1.0)
-    assert len({rollout.length for group in often for rollout in group}) > 2
-    assert all(
-        same(*pair)
-        for often_group, other in zip(often, seldom, strict=True)
-        for pair in zip(often_group, other, strict=True)
-    )
+    assert len({rollout.length for rollout in flat(often)}) > 2
+    demand_same(seldom, often)

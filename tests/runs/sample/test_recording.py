@@ -10,13 +10,12 @@ import pytest
 import torch
 from helpers import cuda_graphs
 from helpers.cuda_graphs import Pools, record_steps
-from helpers.sampling import requests, same, sampler
+from helpers.sampling import demand_same, flat, requests, sampler
 
 from grpobench.runs.sample import graphs
 from grpobench.runs.sample.graphs import StaticBatch
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.recording import RecordingError, StepRecorder
-from grpobench.runs.sample.rollouts import Rollout
 
 LIMIT = 40
 """More than a bucket of columns, so that two graphs are recorded for a grid."""
@@ -27,13 +26,8 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Pools:
     return cuda_graphs.install(monkeypatch)
 
 
-def completions(made: HFSampler) -> list[Rollout]:
-    return [rollout for group in made.sample(requests(), LIMIT, 1.0) for rollout in group]
-
-
 def demand_completions_of(ours: HFSampler, theirs: HFSampler) -> None:
-    for rollout, expected in zip(completions(ours), completions(theirs), strict=True):
-        assert same(rollout, expected)
+    demand_same(*(made.sample(requests(), LIMIT, 1.0) for made in (ours, theirs)))
 
 
 @pytest.mark.parametrize("kept_bytes", [graphs.KEPT, 0])
@@ -105,8 +99,7 @@ def test_the_stand_in_refuses_work_whose_order_is_left_open(pools: Pools) -> Non
 def test_a_width_is_recorded_when_a_completion_reaches_it(pools: Pools) -> None:
     """A limit of 100 tokens has widths of 32, 64 and 128, of which short completions need the first."""
     made = record_steps(sampler(end=tuple(range(1, 20))))
-    rollouts = [rollout for group in made.sample(requests(), 100, 1.0) for rollout in group]
-    assert max(len(rollout.completion) for rollout in rollouts) < 32
+    assert max(len(rollout.completion) for rollout in flat(made.sample(requests(), 100, 1.0))) < 32
     assert made.graphs is not None
     widths = [width for batch in made.graphs.batches.values() for width in batch.steps]
     assert set(widths) == {32} and pools.captures == len(widths)

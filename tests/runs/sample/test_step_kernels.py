@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.kernels import compile_for_h100, interpret
 from helpers.sampling import sampler
 
 from grpobench.runs.sample import graphs
 from grpobench.runs.sample.graphs import gaps_to_fused, proven
 
-TESTS = Path(__file__).parents[2]
 DRAWN = """
 import itertools
 
@@ -56,23 +54,9 @@ for architecture in ("llama", "qwen2"):
 """
 
 
-def interpret(program: str) -> None:
-    """Run a program in a process in which Triton interprets its kernels on the CPU, as it decides once."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path_of_tests()}
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def path_of_tests() -> str:
-    before = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(TESTS), *([before] if before else [])])
-
-
 @pytest.mark.parametrize("program", [DRAWN, STEPPED], ids=["draw", "step"])
 def test_kernels_compute_what_torch_computes(program: str) -> None:
     """To 1e-5 nats: sums in float32 in another order. The drawn tokens are equal."""
-    pytest.importorskip("triton")
     interpret(program)
 
 
@@ -107,24 +91,14 @@ BLOCKS = {"normalize_rows": 1024, "sum_exponentials": 2048, "sum_masses": 2048, 
 def test_kernels_compile_for_an_h100(
     name: str, products: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    triton = pytest.importorskip("triton")
-    compiler = pytest.importorskip("triton.compiler")
-    backend = pytest.importorskip("triton.backends.compiler")
+    pytest.importorskip("triton")
     from grpobench.runs.sample import step_kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = getattr(step_kernels, name)
     constants = CONSTANTS | {"BLOCK": BLOCKS.get(name, 64), "WIDE": 64 if name == "attend" else 128}
     kinds = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(FLOATS, "fp32") | WIDE[name]
-    kinds |= dict.fromkeys(constants, "constexpr")
-    signature = {argument: kinds.get(argument, f"*{products}") for argument in kernel.arg_names}
-    values = {
-        (number,): constants[argument]
-        for number, argument in enumerate(kernel.arg_names)
-        if argument in constants
-    }
-    source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=values)
-    assert triton.compile(source, target=backend.GPUTarget("cuda", 90, 32)).asm["cubin"]
+    of_products = defaultdict(lambda: f"*{products}", kinds)
+    compile_for_h100(getattr(step_kernels, name), of_products, constants, {})
 
 
 class Failing:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.sampling import logps
 from tokenizers import AddedToken
 
 from grpobench.runs.models.loading import Loaded, load_outline
@@ -333,14 +334,6 @@ def played(name: str) -> tuple[Loaded, Any, list[list[Rollout]]]:
     return loaded, model, rows
 
 
-def log_probabilities(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> torch.Tensor:
-    """Of each token of a completion."""
-    ids = torch.tensor([[*prompt, *completion]])
-    with torch.no_grad():
-        table = model(input_ids=ids).logits[0].log_softmax(-1)
-    return table[len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None])[:, 0]
-
-
 @pytest.mark.parametrize("name", ["qwen3", "llama3", "llama3_2", "SMOLLM2", "MISTRAL", "FORGETFUL"])
 def test_ten_turns_have_the_log_probabilities_of_one_forward_pass(name: str) -> None:
     loaded, model, rows = played(name)
@@ -379,9 +372,9 @@ def test_thoughts_that_the_template_would_strip_stay_in_the_history(name: str) -
         "the template strips"
     )
     last = len(mask) - mask[::-1].index(False)
-    exact = log_probabilities(model, rollout.prompt, rollout.completion)[last:]
+    exact = logps(model, rollout)[last:]
     stripped = (*rollout.completion[:start], *rollout.completion[position + 1 :])
-    other = log_probabilities(model, rollout.prompt, stripped)[-len(exact) :]
+    other = logps(model, dataclasses.replace(rollout, completion=stripped))[-len(exact) :]
     sampled = torch.tensor(rollout.sampler_logp[last:])
     assert (exact - sampled).abs().max() < 2e-5
     assert (other - sampled).abs().max() > 0.01

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sampling import EXACT, requests, same, sampler
+from helpers.sampling import EXACT, demand_same, flat, requests, same, sampler, texts
+from helpers.toys import plain_logp
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from grpobench.runs.sample.draws import truncate
 from grpobench.runs.sample.graphs import Graphs
-from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings.truncation import FULL, Truncation
 
@@ -63,20 +63,13 @@ def requested(truncation: Truncation, samples: int = 3) -> list[Request]:
     return [dataclasses.replace(request, truncation=truncation) for request in requests(samples)]
 
 
-def flat(groups: list[list[Rollout]]) -> list[Rollout]:
-    return [rollout for group in groups for rollout in group]
-
-
 @pytest.mark.parametrize("truncation", TRUNCATIONS)
 def test_rollouts_record_the_distribution_that_they_were_drawn_from(truncation: Truncation) -> None:
     """And the entropy of the whole one."""
     source = sampler(temperature=0.7)
     for rollout in flat(source.sample(requested(truncation), LIMIT, 0.7)):
-        tokens = torch.tensor([rollout.prompt + rollout.completion])
         with torch.no_grad():
-            language: Any = source.models.language
-            logits = language(input_ids=tokens).logits[0, len(rollout.prompt) - 1 : -1]
-        full = (logits / 0.7).log_softmax(-1)
+            full = plain_logp(source.models.language, rollout.prompt, rollout.completion, 0.7)
         chosen = torch.tensor(rollout.completion)[:, None]
         expected = warped(full, truncation).gather(-1, chosen).squeeze(-1)
         assert torch.allclose(torch.from_numpy(rollout.sampler_logp), expected, rtol=0, atol=10 * EXACT)
@@ -91,12 +84,11 @@ def test_recorded_fused_and_plain_steps_draw_the_same(truncation: Truncation) ->
     plain, fused, static = sampler(), sampler(), sampler()
     plain.shares = plain.fuses = False
     static.graphs = Graphs(static.models)
-    expected = flat(plain.sample(batch, LIMIT, 1.0))
+    expected = plain.sample(batch, LIMIT, 1.0)
     for source in (fused, static):
-        assert all(map(same, flat(source.sample(batch, LIMIT, 1.0)), expected))
+        demand_same(source.sample(batch, LIMIT, 1.0), expected)
     assert static.graphs.batches, "the static step was used"
-    full = flat(sampler().sample(requests(5), LIMIT, 1.0))
-    assert {rollout.completion for rollout in full} != {rollout.completion for rollout in expected}
+    assert texts(sampler().sample(requests(5), LIMIT, 1.0)) != texts(expected)
 
 
 def test_greedy_answers_are_not_truncated() -> None:
@@ -107,12 +99,6 @@ def test_greedy_answers_are_not_truncated() -> None:
             for truncation in (FULL, Truncation(top_k=1))
         ]
         assert same(*answers)
-
-
-def test_one_token_is_drawn_with_certainty() -> None:
-    """The sampler's log-probabilities are those of the truncated distribution."""
-    for rollout in flat(sampler().sample(requested(Truncation(top_k=1)), LIMIT, 1.0)):
-        assert not rollout.sampler_logp.any()
 
 
 def test_a_call_has_one_truncation() -> None:

@@ -3,6 +3,7 @@ it follows the trainer, and is caught when it does not. The same with vLLM itsel
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -20,10 +21,11 @@ import pytest
 import torch
 from helpers import stand_ins
 from helpers.logs import is_metric
+from helpers.sampling import END, EXACT, PROMPTS, flat, same, texts, update
+from helpers.sampling import requests as sampled
 from helpers.toys import Copy, tiny
-from helpers.whole_runs import after, run
+from helpers.whole_runs import after, arithmetic, run
 
-from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.quantization import linear_weights, quantize
 from grpobench.runs.models.roles import RoleModels
@@ -34,28 +36,15 @@ from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch
 from grpobench.runs.sample.engines.server import Remote, Server, serve
 from grpobench.runs.sample.engines.vllm import start
 from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings import config as runs_config
-from grpobench.runs.settings.config import (
-    CheckpointConfig,
-    EvaluateConfig,
-    ModelConfig,
-    RewardConfig,
-    RunConfig,
-    SamplerConfig,
-    TrainConfig,
-)
+from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.settings.truncation import Truncation
 from grpobench.runs.train import trainer
 from grpobench.runs.train.progress import Preempted
-from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
-
-END = (1, 7, 11)
-PROMPTS = ((5, 9, 30, 7, 12), (8, 3), (22, 22, 4, 17, 31, 6, 2))
-EXACT = 1e-5
-"""Nats: the same float32 logits of some tens, computed in batches of other shapes."""
 
 
 def trained(temperature: float = 1.0, rate: float = 1e-3) -> RoleModels:
@@ -64,21 +53,19 @@ def trained(temperature: float = 1.0, rate: float = 1e-3) -> RoleModels:
     return models
 
 
-def update(models: RoleModels) -> None:
-    """One optimizer step of the policy in a random direction."""
-    generator = torch.Generator().manual_seed(5)
-    for parameter in models.language.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
-    models.step(("policy",), 1.0)
-
-
 def sampler(models: RoleModels, engine: Any = None, **settings: Any) -> EngineSampler:
     options = {"end": END, "pad": 0, "context": 128, "prompt": PROMPTS[0], **settings}
     return EngineSampler(engine or Copy(models.language), models, **options)
 
 
 def requests() -> list[Request]:
-    return [Request(prompt, (100 * i, 100 * i + 1, GREEDY)) for i, prompt in enumerate(PROMPTS)]
+    """With a greedy completion of each prompt."""
+    return [dataclasses.replace(request, seeds=(*request.seeds[:2], GREEDY)) for request in sampled()[:3]]
+
+
+def in_process(models: RoleModels, sample_requests: list[Request], temperature: float) -> list[list[Rollout]]:
+    """Completions of at most nine tokens by the trainer's own sampler."""
+    return HFSampler(models, END, 0, 64, 128).sample(sample_requests, 9, temperature)
 
 
 # Sampling
@@ -87,15 +74,9 @@ def requests() -> list[Request]:
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_samples_are_those_of_the_in_process_sampler(temperature: float) -> None:
     models = trained(temperature or 1.0)
-    ours = sampler(models).sample(requests(), 9, temperature)
-    theirs = HFSampler(models, END, 0, 64, 128).sample(requests(), 9, temperature)
-    ends = set()
-    for group, other in zip(ours, theirs, strict=True):
-        for a, b in zip(group, other, strict=True):
-            assert (a.prompt, a.completion, a.stopped) == (b.prompt, b.completion, b.stopped)
-            np.testing.assert_allclose(a.sampler_logp, b.sampler_logp, rtol=0, atol=EXACT)
-            ends.add(a.stopped)
-    assert ends == {True, False}
+    ours = flat(sampler(models).sample(requests(), 9, temperature))
+    assert all(map(same, ours, flat(in_process(models, requests(), temperature)))) and len(ours) == 9
+    assert {rollout.stopped for rollout in ours} == {True, False}
 
 
 def test_an_engine_draws_from_the_truncated_distribution() -> None:
@@ -103,12 +84,8 @@ def test_an_engine_draws_from_the_truncated_distribution() -> None:
     truncated_requests = [
         dataclasses.replace(request, truncation=Truncation(top_k=3)) for request in requests()
     ]
-    ours = sampler(models).sample(truncated_requests, 9, 1.0)
-    theirs = HFSampler(models, END, 0, 64, 128).sample(truncated_requests, 9, 1.0)
-    for group, other in zip(ours, theirs, strict=True):
-        for a, b in zip(group, other, strict=True):
-            assert a.completion == b.completion
-            np.testing.assert_allclose(a.sampler_logp, b.sampler_logp, rtol=0, atol=EXACT)
+    ours = flat(sampler(models).sample(truncated_requests, 9, 1.0))
+    assert all(map(same, ours, flat(in_process(models, truncated_requests, 1.0)))) and len(ours) == 9
 
 
 def test_prompt_without_room_names_remedy_and_smaller_context_counts() -> None:
@@ -154,11 +131,7 @@ def test_engine_that_knows_no_adapters_gets_the_sum_of_weights_and_adapter() -> 
     for _ in range(2):
         update(models)
         assert source.sync()["gap/sync"] < 1e-4
-    ours = source.sample(requests(), 9, 1.0)
-    theirs = HFSampler(models, END, 0, 64, 128).sample(requests(), 9, 1.0)
-    assert [[r.completion for r in group] for group in ours] == [
-        [r.completion for r in group] for group in theirs
-    ]
+    assert texts(source.sample(requests(), 9, 1.0)) == texts(in_process(models, requests(), 1.0))
     parameter_by_name = dict(models.language.named_parameters())
     assert all(torch.equal(parameter_by_name[name], p) for name, p in before.items())
 
@@ -224,13 +197,6 @@ def test_vllm_is_asked_for_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
         assert engine_settings["quantization"] == quantization
 
 
-def test_unchanged_weights_raise_no_alarm() -> None:
-    models = trained()
-    source = sampler(models)
-    for _ in range(3):
-        source.sync()
-
-
 def test_answers_that_are_no_numbers_are_a_gap() -> None:
     models = trained()
     source = sampler(models)
@@ -261,15 +227,21 @@ def test_probe_fills_a_block_of_the_prefix_cache_within_the_context() -> None:
 # Behind a server
 
 
+@contextlib.contextmanager
+def serving(engine: Copy, token: str = "") -> Iterator[Server]:
+    with Server(engine, "tiny", token=token) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def served() -> Iterator[tuple[Server, Copy]]:
     engine = Copy(tiny(seed=1))
-    with Server(engine, "tiny") as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+    with serving(engine) as server:
         yield server, engine
-        server.shutdown()
-        thread.join()
 
 
 def test_server_gives_what_its_engine_gives(served: tuple[Server, Copy]) -> None:
@@ -280,12 +252,10 @@ def test_server_gives_what_its_engine_gives(served: tuple[Server, Copy]) -> None
     assert source.sync()["gap/sync"] < EXACT
     engine_state = engine.models.language.state_dict()
     assert all(torch.equal(engine_state[name], p) for name, p in models.language.state_dict().items())
-    for group, other in zip(
-        source.sample(requests(), 9, 0.7), sampler(models).sample(requests(), 9, 0.7), strict=True
-    ):
-        for a, b in zip(group, other, strict=True):
-            assert a.completion == b.completion and a.sampler_logp.dtype == np.float32
-            assert np.array_equal(a.sampler_logp, b.sampler_logp)
+    behind, local = (flat(each.sample(requests(), 9, 0.7)) for each in (source, sampler(models)))
+    for a, b in zip(behind, local, strict=True):
+        assert a.completion == b.completion and a.sampler_logp.dtype == np.float32
+        assert np.array_equal(a.sampler_logp, b.sampler_logp)
     source.close()
 
 
@@ -399,17 +369,13 @@ def test_a_page_in_a_browser_gets_nothing(served: tuple[Server, Copy], header: s
 
 def test_a_server_with_a_token_answers_nobody_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(gate.VARIABLE, raising=False)
-    with Server(Copy(tiny(), context=128), "tiny", token="secret") as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving(Copy(tiny()), "secret") as server:
         for shown, status in (("X: y", 401), ("Authorization: Bearer secre", 401), ("Authorization: é", 401)):
             assert raw(server, f"GET /state HTTP/1.1\nHost: localhost\n{shown}")[0] == status
         with pytest.raises(ModelError, match=f"no token or another one: set {gate.VARIABLE}"):
             Remote(server.url, "run a")
         monkeypatch.setenv(gate.VARIABLE, "secret")
         assert Remote(server.url, "run a").sample([((5, 6), 1)], 2, 1.0, END)
-        server.shutdown()
-        thread.join()
 
 
 def test_beyond_the_machine_there_is_a_token_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,19 +412,7 @@ def test_served_model_says_its_token_once_and_where_it_goes(monkeypatch: pytest.
 
 
 def configure(url: str = "", **sections: Any) -> RunConfig:
-    settings: dict[str, Any] = {
-        "experiment": "m",
-        "arm": "a",
-        "seed": 3,
-        "task": Arithmetic(),
-        "model": ModelConfig(),
-        "sampler": SamplerConfig(kind="vllm-server", url=url),
-        "reward": RewardConfig(),
-        "train": TrainConfig(steps=2, prompts_per_step=4, group_size=4, learning_rate={"policy": 1e-3}),
-        "evaluate": EvaluateConfig(every=0, problems=2, samples=1, test_problems=2),
-        "checkpoint": CheckpointConfig(every=1),
-    }
-    return RunConfig(algorithm=GRPO(), **{**settings, **sections})
+    return arithmetic(**{"sampler": SamplerConfig(kind="vllm-server", url=url), **sections})
 
 
 @pytest.fixture

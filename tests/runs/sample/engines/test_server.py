@@ -108,31 +108,20 @@ def waits() -> Iterator[None]:
 
 
 def demand_free(port: int) -> None:
-    """Another run gets the lease. (The server notices a closed connection when it next reads from it.)"""
-    status, _ = post_when_free(port, SAMPLE, "/sample")
-    assert status == 200, f"another run is answered {status}"
-
-
-def post_when_free(port: int, body: Any, page: str) -> tuple[int, str]:
-    """The answer to a request after the server has noticed that the run before closed its connection."""
-    for _ in waits():
-        with connect(port) as connection:
-            status, reason = post(connection, body, page)
-        if status != 409:
-            break
-    return status, reason
+    """Another run gets the lease."""
+    with answered(port, SAMPLE) as (_, status, _):
+        assert status == 200, f"another run is answered {status}"
 
 
 @contextlib.contextmanager
-def holding_the_lease(port: int) -> Iterator[socket.socket]:
-    """A connection whose first request is answered, after the server has noticed that the one before was
-    closed."""
+def answered(port: int, body: Any, page: str = "/sample") -> Iterator[tuple[socket.socket, int, str]]:
+    """A connection with the answer to its first request, after the server has noticed that the connection of
+    the run before was closed. (It notices when it next reads from it.)"""
     for _ in waits():
         with connect(port) as connection:
-            status, reason = post(connection, SAMPLE)
+            status, reason = post(connection, body, page)
             if status != 409:
-                assert status == 200, reason
-                yield connection
+                yield connection, status, reason
                 return
     pytest.fail("the lease was not released")
 
@@ -176,14 +165,9 @@ def cut_after(connection: socket.socket, trickle: bytes) -> float:
 def test_a_malformed_request_is_answered_400_with_the_field_and_keeps_no_lease(
     port: int, body: Any, field: str
 ) -> None:
-    for _ in waits():
-        with connect(port) as connection:
-            status, reason = post(connection, body)
-            if status != 409:  # the server has noticed that the connection before was closed
-                assert status == 400 and reason.startswith(field), reason
-                demand_free(port)  # while the connection is still open
-                return
-    pytest.fail("the lease was not released")
+    with answered(port, body) as (_, status, reason):
+        assert status == 400 and reason.startswith(field), reason
+        demand_free(port)  # while the connection is still open
 
 
 def test_weights_that_are_not_the_models_are_answered_400(port: int) -> None:
@@ -197,15 +181,16 @@ def test_weights_that_are_not_the_models_are_answered_400(port: int) -> None:
         (save(weights)[:-9], "weights: not a safetensors file"),
         (b"", "weights: not a safetensors file"),
     ):
-        status, message = post_when_free(port, body, "/weights")
-        assert status == 400 and message.startswith(reason), message
+        with answered(port, body, "/weights") as (_, status, message):
+            assert status == 400 and message.startswith(reason), message
         demand_free(port)
-    assert post_when_free(port, save(weights), "/weights")[0] == 200
+    with answered(port, save(weights), "/weights") as (_, status, _):
+        assert status == 200
 
 
 def test_an_error_ends_the_lease_of_the_run_that_holds_it(port: int) -> None:
     for body, status in ((b"{}", 400), (SAMPLE | {"prompts": [[BROKEN]]}, 500)):
-        with holding_the_lease(port) as connection:
+        with answered(port, SAMPLE) as (connection, *_):
             assert [post(connection, SAMPLE)[0] for _ in range(2)] == [200] * 2
             with connect(port) as other:
                 assert post(other, SAMPLE)[0] == 409

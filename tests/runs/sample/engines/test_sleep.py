@@ -11,36 +11,24 @@ from typing import Any
 import pytest
 import torch
 from helpers.fake_vllm import FakeLLM, install
-from helpers.sampling import update
+from helpers.sampling import END, PROMPTS, texts, update
 from helpers.toys import tiny
+from helpers.whole_runs import arithmetic, run
 
-from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.adapters import is_adapted, merged
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch, stirred
 from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom, reserved, room_for
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import GREEDY, Request
-from grpobench.runs.settings.config import (
-    CheckpointConfig,
-    EvaluateConfig,
-    ModelConfig,
-    RewardConfig,
-    RunConfig,
-    SamplerConfig,
-    TrainConfig,
-)
+from grpobench.runs.settings.config import CheckpointConfig, ModelConfig, RunConfig, SamplerConfig
 from grpobench.runs.tools import installed
-from grpobench.runs.train.execute import execute
 from grpobench.runs.train.update import Updater
-from grpobench.tasks.arithmetic import Arithmetic
 
-END = (1, 7, 11)
-PROMPT = (5, 9, 30, 7, 12)
+PROMPT = PROMPTS[0]
 LORA = Adapter(rank=4, alpha=8.0)
 CYCLE = {
     False: ["sleep 2", "train", "wake weights", "reload_weights", "reset_prefix_cache", "wake kv_cache"],
@@ -63,25 +51,8 @@ def follower(
 
 
 def configure(adapter: Adapter | None = None, **sampler: Any) -> RunConfig:
-    return RunConfig(
-        experiment="m",
-        arm="a",
-        seed=3,
-        algorithm=GRPO(),
-        task=Arithmetic(),
-        model=ModelConfig(adapter=adapter),
-        sampler=SamplerConfig(**sampler),
-        reward=RewardConfig(),
-        train=TrainConfig(steps=2, prompts_per_step=4, group_size=4, learning_rate={"policy": 1e-3}),
-        evaluate=EvaluateConfig(every=0, problems=2, samples=1, test_problems=2),
-        checkpoint=CheckpointConfig(every=0),
-    )
-
-
-def run(config: RunConfig, path: Path) -> list[dict[str, Any]]:
-    with RunFolder.open(path, config) as folder:
-        execute(config, folder, lambda progress: None, lambda: False)
-    return [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
+    quiet = CheckpointConfig(every=0)
+    return arithmetic(model=ModelConfig(adapter=adapter), sampler=SamplerConfig(**sampler), checkpoint=quiet)
 
 
 # Order
@@ -127,9 +98,7 @@ def test_sampling_wakes_an_engine_that_nothing_else_woke(monkeypatch: pytest.Mon
     llm.events.clear()
     source.sleep()
     source.sleep()
-    assert [rollout.completion for rollout in source.sample(sample_requests, 9, 1.0)[0]] == [
-        rollout.completion for rollout in before[0]
-    ]
+    assert texts(source.sample(sample_requests, 9, 1.0)) == texts(before)
     assert llm.events == [
         *(event for event in CYCLE[False] if event != "train"),
         "generate",  # the probe
@@ -181,9 +150,7 @@ def test_adapter_alone_is_handed_over_and_the_samples_are_the_policys(
     assert not Path(llm.adapter.lora_path).exists()
     sample_requests = [Request(PROMPT, (1, 2, GREEDY)), Request((8, 3), (4,))]
     theirs = HFSampler(source.models, END, 0, 64, 128).sample(sample_requests, 9, 1.0)
-    assert [[r.completion for r in group] for group in source.sample(sample_requests, 9, 1.0)] == [
-        [r.completion for r in group] for group in theirs
-    ]
+    assert texts(source.sample(sample_requests, 9, 1.0)) == texts(theirs)
 
 
 @pytest.mark.parametrize(

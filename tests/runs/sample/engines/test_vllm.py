@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,21 @@ import numpy as np
 import pytest
 import torch
 from helpers.logs import is_metric
-from helpers.sampling import update
-from helpers.whole_runs import after, run
-from scipy import stats
+from helpers.sampling import (
+    END,
+    PROMPTS,
+    demand_ends,
+    demand_frequencies,
+    demand_order,
+    flat,
+    logps,
+    requests,
+    texts,
+    update,
+)
+from helpers.toys import SIZES, VOCABULARY, plain_logp
+from helpers.whole_runs import after, arithmetic, run
 
-from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.inventory import doctor
 from grpobench.runs.models.adapter import Adapter
@@ -35,20 +44,11 @@ from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch
 from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import GREEDY, Request
-from grpobench.runs.settings.config import (
-    CheckpointConfig,
-    EvaluateConfig,
-    ModelConfig,
-    RewardConfig,
-    RunConfig,
-    SamplerConfig,
-    TrainConfig,
-)
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, SamplerConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.truncation import Truncation
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
-from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 
 pytestmark = [
@@ -58,9 +58,6 @@ pytestmark = [
     ),
 ]
 
-VOCABULARY = 40
-END = (1, 7, 11)
-PROMPTS = ((5, 9, 30, 7, 12), (8, 3), (22, 22, 4, 17, 31, 6, 2), (39,))
 EXACT = 1e-4
 """Nats: float32 logits of some tens, by other kernels in another order."""
 
@@ -72,20 +69,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     folder = tmp_path_factory.mktemp("small")
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=128,
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
+    heads = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.LlamaConfig(**SIZES | heads | {"intermediate_size": 96})
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return str(folder)
 
@@ -120,42 +105,26 @@ def sampler(model_path: str, temperature: float = 1.0, **settings: Any) -> Engin
     return EngineSampler(vllm(model_path), models, **options)
 
 
-def requests(samples: int = 3) -> list[Request]:
-    return [Request(prompt, tuple(100 * i + j for j in range(samples))) for i, prompt in enumerate(PROMPTS)]
-
-
-def logps(model: Any, prompt: Sequence[int], completion: Sequence[int], temperature: float) -> torch.Tensor:
-    """Log-probabilities of a completion's tokens by one plain forward pass."""
-    tokens = torch.tensor([[*prompt, *completion]])
-    with torch.no_grad():
-        logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
-
-
 # Its samples
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_behavior_logp_is_that_of_a_forward_pass_at_the_temperature(small: str, temperature: float) -> None:
     source = sampler(small, temperature)
-    for group in source.sample(requests(), 15, temperature):
-        for rollout in group:
-            expected = logps(source.models.language, rollout.prompt, rollout.completion, temperature)
-            np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
+    for rollout in flat(source.sample(requests(), 15, temperature)):
+        expected = logps(source.models.language, rollout, temperature)
+        np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("truncation", [Truncation(top_k=4, top_p=0.7), Truncation(top_k=4, min_p=0.3)])
 def test_behavior_logp_is_that_of_the_truncated_distribution(small: str, truncation: Truncation) -> None:
     source = sampler(small)
     truncated_requests = [dataclasses.replace(request, truncation=truncation) for request in requests()]
-    for group in source.sample(truncated_requests, 15, 1.0):
-        for rollout in group:
-            tokens = torch.tensor([[*rollout.prompt, *rollout.completion]])
-            with torch.no_grad():
-                logits = source.models.language(input_ids=tokens).logits[0, len(rollout.prompt) - 1 : -1]
-            truncated_logp = truncate(logits.log_softmax(-1), truncation)
-            expected = truncated_logp.gather(-1, torch.tensor(rollout.completion)[:, None])[:, 0]
-            np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
+    for rollout in flat(source.sample(truncated_requests, 15, 1.0)):
+        with torch.no_grad():
+            full = plain_logp(source.models.language, rollout.prompt, rollout.completion)
+        expected = truncate(full, truncation).gather(-1, torch.tensor(rollout.completion)[:, None])[:, 0]
+        np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("seed", [3, GREEDY])
@@ -172,57 +141,27 @@ def test_greedy_answers_and_logps_match_the_in_process_sampler(small: str, seed:
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_frequencies_of_two_token_completions_are_their_probabilities(small: str, temperature: float) -> None:
-    """χ² over all 40 · 40 completions, those expected less than five times taken together. The seeds are
-    fixed; a sampler without an error fails one choice of seeds in a thousand."""
-    source, draws = sampler(small, temperature), 3000
-    ((*rollouts,),) = source.sample([Request(PROMPTS[1], tuple(range(draws)))], 2, temperature)
-    prefix = torch.tensor([PROMPTS[1]]).repeat(VOCABULARY, 1)
-    both = torch.cat([prefix, torch.arange(VOCABULARY)[:, None]], -1)
-    with torch.no_grad():
-        logp = (source.models.language(input_ids=both).logits.double() / temperature).log_softmax(-1)
-    table = logp[0, len(PROMPTS[1]) - 1, :, None].exp() * logp[:, -1].exp()  # (first, second)
-    for end in END:  # ended after one token
-        table[end] = 0
-        table[end, 0] = logp[0, len(PROMPTS[1]) - 1, end].exp()
-    counts = torch.zeros_like(table)
-    for rollout in rollouts:
-        counts[tuple([*rollout.completion, 0][:2])] += 1
-    expected = table.flatten() * draws
-    often = expected >= 5
-    observed = [*counts.flatten()[often].tolist(), counts.flatten()[~often].sum().item()]
-    assert sum(observed) == draws and int(often.sum()) > 20
-    theory = [*expected[often].tolist(), expected[~often].sum().item()]
-    assert stats.chisquare(observed, theory, sum_check=False).pvalue > 1e-3
+    source = sampler(small, temperature)
+    demand_frequencies(source, source.models.language, temperature, draws=3000, often=20)
 
 
 def test_sample_depends_on_nothing_but_its_seed_and_prompt(small: str) -> None:
     source = sampler(small)
     together = source.sample(requests(), 15, 1.0)
     again = source.sample(requests(), 15, 1.0)
-    assert [[r.completion for r in group] for group in again] == [
-        [r.completion for r in group] for group in together
-    ]
+    assert texts(again) == texts(together)
     for i, request in enumerate(requests()):
         for j, seed in enumerate(request.seeds):
             ((alone,),) = source.sample([Request(request.prompt, (seed,))], 15, 1.0)
             assert alone.completion == together[i][j].completion
     backwards = source.sample([Request(r.prompt, r.seeds[::-1]) for r in requests()[::-1]], 15, 1.0)
-    for group, other in zip(together, backwards[::-1], strict=True):
-        assert [r.completion for r in group] == [r.completion for r in other[::-1]]
+    assert texts([group[::-1] for group in backwards[::-1]]) == texts(together)
     ((first, two, huge),) = source.sample([Request(PROMPTS[0], (1, 2, 2**63 - 1))], 15, 1.0)
     assert len({first.completion, two.completion, huge.completion}) == 3
 
 
 def test_completion_ends_with_its_first_end_token_or_at_the_limit(small: str) -> None:
-    kinds = set()
-    for rollout in (r for group in sampler(small).sample(requests(16), 9, 1.0) for r in group):
-        *body, last = rollout.completion
-        assert not set(body) & set(END)
-        assert rollout.stopped == (last in END)
-        assert rollout.stopped or len(rollout.completion) == 9
-        assert len(rollout.completion) == len(rollout.sampler_logp) <= 9
-        kinds.add((rollout.stopped, len(rollout.completion) == 9))
-    assert {(True, False), (False, True)} <= kinds
+    demand_ends(sampler(small))
 
 
 def test_end_token_at_the_very_limit_counts_as_stopped(small: str) -> None:
@@ -231,11 +170,7 @@ def test_end_token_at_the_very_limit_counts_as_stopped(small: str) -> None:
 
 
 def test_groups_keep_their_prompts_and_sizes_in_order(small: str) -> None:
-    source = sampler(small)
-    sample_requests = [Request(PROMPTS[0], (1,)), Request(PROMPTS[1], ()), Request(PROMPTS[2], (4, 5, 6))]
-    groups = source.sample(sample_requests, 4, 1.0)
-    assert [len(group) for group in groups] == [1, 0, 3] and source.sample([], 4, 1.0) == []
-    assert all(r.prompt == w.prompt for w, group in zip(sample_requests, groups, strict=True) for r in group)
+    demand_order(sampler(small))
 
 
 def test_prompt_filling_context_is_served_and_longer_one_names_remedy(small: str) -> None:
@@ -299,7 +234,7 @@ def test_gap_is_nought_after_every_sync_and_on_fresh_samples(nano: Loaded) -> No
         assert source.sync()["gap/sync"] < 1e-4
         ((*rollouts,),) = source.sample([Request(nano.encode("17+25="), tuple(range(8)))], 12, 1.0)
         for rollout in rollouts:
-            expected = logps(source.models.language, rollout.prompt, rollout.completion, 1.0)
+            expected = logps(source.models.language, rollout)
             np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT, err_msg=str(step))
 
 
@@ -359,9 +294,9 @@ def test_adapter_alone_follows_and_its_samples_are_the_policys(monkeypatch: pyte
         request = Request(loaded.encode("17+25="), tuple(range(8)))
         ((*rollouts,),) = source.sample([request], 12, 1.0)
         for rollout in rollouts:
-            expected = logps(source.models.language, rollout.prompt, rollout.completion, 1.0)
+            expected = logps(source.models.language, rollout)
             np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
-        bare = logps(source.models.plain, rollouts[0].prompt, rollouts[0].completion, 1.0)
+        bare = logps(source.models.plain, rollouts[0])
         moved = float((bare - torch.tensor(rollouts[0].sampler_logp)).abs().max())
         assert moved > 10 * EXACT, "the adapter is in it"
     monkeypatch.setattr(VLLM, "load_adapter", lambda self, config, tensors: None)
@@ -394,9 +329,7 @@ def test_engine_that_slept_samples_as_before(small: str, monkeypatch: pytest.Mon
     assert engine.asleep and core.is_sleeping()
     after_sleep = source.sample(requests(), 9, 1.0)
     assert not engine.asleep and not core.is_sleeping()
-    assert [[r.completion for r in group] for group in after_sleep] == [
-        [r.completion for r in group] for group in before
-    ]
+    assert texts(after_sleep) == texts(before)
 
 
 def test_mixture_with_an_adapter_names_the_remedy_on_a_cpu() -> None:
@@ -418,20 +351,13 @@ def test_cache_that_holds_nothing_is_an_error_with_the_remedy(small: str) -> Non
 
 def configure(**sections: Any) -> RunConfig:
     settings: dict[str, Any] = {
-        "experiment": "m",
-        "arm": "a",
-        "seed": 3,
-        "task": Arithmetic(),
-        "model": ModelConfig(),
         "sampler": SamplerConfig(kind="vllm", cache_gb=0.25),
-        "reward": RewardConfig(),
         "train": TrainConfig(
             steps=3, prompts_per_step=4, group_size=4, num_minibatches=2, learning_rate={"policy": 1e-4}
         ),
         "evaluate": EvaluateConfig(every=2, problems=8, samples=2, test_problems=8),
-        "checkpoint": CheckpointConfig(every=1),
     }
-    return RunConfig(algorithm=GRPO(), **{**settings, **sections})
+    return arithmetic(**{**settings, **sections})
 
 
 def test_run_finishes_and_logs_gap_and_correction_at_every_step(tmp_path: Path) -> None:
