@@ -26,7 +26,7 @@ from grpobench.runs.models.role_weights import Ruined
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.prepare.demonstrations import demonstrations
+from grpobench.runs.prepare.demonstrations import demonstrations, tokens_hash
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import ModelConfig, RunConfig
 from grpobench.runs.tools import files, strict
@@ -192,14 +192,10 @@ def record(
 def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:
     """A cache key that changes with anything that changes the result and with nothing else: settings of a
     task that do not affect its lessons share one warm start."""
-    read = hashlib.sha256()
-    for group in lessons:
-        rollout = group.rollouts[0]
-        read.update(json.dumps([rollout.prompt, rollout.completion, rollout.completion_mask]).encode())
     facts: dict[str, Any] = {
         "recipe": RECIPE,
         "model": loaded.provenance,
-        "lessons": read.hexdigest(),
+        "lessons": tokens_hash(lessons),
         "settings": [
             config.warm_start,
             config.warm_start_batch,
