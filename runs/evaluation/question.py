@@ -151,7 +151,7 @@ def resolve(wish: EvalRequest, subject: Subject) -> EvaluationPlan:
     samples = wish.samples if wish.samples is not None else 0 if "lm-eval" in wish.through else 1
     # A run from before evaluation had its own temperature was evaluated at the sampler's.
     evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if run_task else {})
-    temperature = _given(wish.temperature, evaluated["temperature"])
+    temperature = evaluated["temperature"] if wish.temperature is None else wish.temperature
     _check(wish, subject, task, samples, temperature)
     settings = {
         "task": wish.task,
@@ -204,10 +204,6 @@ def _check(wish: EvalRequest, subject: Subject, task: Task, samples: int, temper
     strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
     if faults:
         raise ConfigError([f"--{fault}" for fault in faults])
-
-
-def _given(chosen: float | None, otherwise: float) -> float:
-    return otherwise if chosen is None else chosen
 
 
 def _theirs(wish: EvalRequest, dtype: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from grpobench.analysis.statistics.samples import majority_curve, overconfidence, pass_curve, solved
 from grpobench.runs.metrics.contamination import measure_contamination
 from grpobench.runs.metrics.reference import PROBLEMS, measure_reference, untempered
-from grpobench.runs.metrics.turns import count_turns, mean_counts
+from grpobench.runs.metrics.turns import count_turns, mean_by_name
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.models.roles import RoleModels
@@ -340,14 +340,11 @@ def summarize(
         for problem, of_problem in zip(problems, answers, strict=True)
     ]
     flat = [graded_answer for of_problem in graded for graded_answer in of_problem]
-    numbers = {
-        name: float(np.mean([e.verdict.scores[name] for e in flat if name in e.verdict.scores]))
-        for name in sorted({name for graded_answer in flat for name in graded_answer.verdict.scores})
-    }
+    numbers = dict(sorted(mean_by_name(graded_answer.verdict.scores for graded_answer in flat).items()))
     lengths = [answer.length for of_problem in answers for answer in of_problem if answer.length is not None]
     numbers |= demand_summary(task, task.summarize(flat))
     numbers |= {"length": float(np.mean(lengths))} if lengths else {}
-    counts = mean_counts(answer.counts for of_problem in answers for answer in of_problem)
+    counts = mean_by_name(answer.counts for of_problem in answers for answer in of_problem)
     judgments = [answer.judgment for of_problem in answers for answer in of_problem if answer.judgment]
     numbers |= {f"{JUDGE}_{name}": value for name, value in judge_metrics(judgments).items()}
     # A score of the task may have the name of a count.

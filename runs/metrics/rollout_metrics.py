@@ -13,6 +13,7 @@ import torch
 from grpobench.algorithms.algorithm import Batch, Metric
 from grpobench.analysis.tools.metrics import GAP
 from grpobench.runs.metrics.ratios import departures, tail_index
+from grpobench.runs.metrics.turns import mean_by_name
 from grpobench.runs.reward.judge import judge_metrics
 from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.tools.device import to_cpu
@@ -180,9 +181,8 @@ def baseline_variance(rewards: Sequence[Sequence[float]]) -> float:
 
 def score_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     """The mean of each score of the task, over the verdicts that have it."""
-    flat = [verdict.scores for of_group in verdicts for verdict in of_group]
-    names = sorted({name for scores in flat for name in scores})
-    return {f"score/{name}": _mean([scores[name] for scores in flat if name in scores]) for name in names}
+    means = mean_by_name(verdict.scores for of_group in verdicts for verdict in of_group)
+    return {f"score/{name}": means[name] for name in sorted(means)}
 
 
 def solved_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:

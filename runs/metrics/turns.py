@@ -43,18 +43,18 @@ def count_turns(loaded: Loaded, problem: Problem, rollout: Rollout) -> dict[str,
     }
 
 
-def mean_counts(episodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each count over the episodes that have it."""
+def mean_by_name(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number over the rows that have it."""
     columns: dict[str, list[float]] = {}
-    for episode in episodes:
-        for name, value in episode.items():
+    for row in rows:
+        for name, value in row.items():
             columns.setdefault(name, []).append(value)
     return {name: float(np.mean(values)) for name, values in columns.items()}
 
 
 def turn_metrics(groups: Sequence[Group], loaded: Loaded) -> dict[str, float]:
     """Means of `count_turns` over all episodes of the groups, as `length/…` and `tools/…`."""
-    means = mean_counts(
+    means = mean_by_name(
         count_turns(loaded, group.problem, rollout) for group in groups for rollout in group.rollouts
     )
     return {

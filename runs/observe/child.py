@@ -36,7 +36,7 @@ def main(report: int) -> int:
         order = next(lines)
         watch(order["parent"], order["seconds"])
         defer("torch")  # for a callback beside an algorithm: seconds and 200 MB that it has no use for
-        factory = factory_of(order)
+        factory: Any = plugins.load(order["reference"], Path(order["beside"]) if order["beside"] else None)
         code += plugins.files(factory)
         callback = factory(**order["settings"])
         ended = False
@@ -67,12 +67,6 @@ def messages() -> Iterator[Any]:
     with os.fdopen(orders, "rb") as file:
         for text in file:
             yield json.loads(text)
-
-
-def factory_of(order: Mapping[str, Any]) -> Any:
-    """The class or factory that the first message names."""
-    folder = Path(order["beside"]) if order["beside"] else None
-    return plugins.load(order["reference"], folder)
 
 
 def describe_failure(error: BaseException, code: Sequence[Path]) -> str:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.runs.observe.callback import Callback
-from grpobench.runs.tools import files
+from grpobench.runs.tools import files, lock
 from grpobench.tasks.data.bounded import object_or_empty
 
 NO_SETTINGS = ("observe", "beside")
@@ -103,7 +101,8 @@ class MLflow(Callback):
         default_uri = f"sqlite:///{folder.parent / 'mlflow.db'}"
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri
         name = identity(folder)
-        with alone(folder.parent):  # Several runs may begin at once, and the first creates the tables.
+        # One at a time: several runs may begin at once, and the first creates the tables.
+        with lock.guarded(folder.parent / ".mlflow.lock"):
             self._client = MlflowClient(tracking_uri=uri)
             experiment = self._experiment(self.experiment or config["experiment"])
         earlier_runs = self._client.search_runs([experiment], f"tags.`{TAG}` = '{name}'", max_results=1)
@@ -154,14 +153,6 @@ class MLflow(Callback):
     def end(self, state: str, why: str) -> None:
         self._client.set_tag(self._run, "state", f"{state} {why}".strip())
         self._client.set_terminated(self._run, ENDINGS.get(state, "FAILED"))
-
-
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Holds a lock, so that one process at a time uses a folder."""
-    with (folder / ".mlflow.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @dataclass

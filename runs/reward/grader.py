@@ -110,14 +110,11 @@ class Grader:
         """Provenance of the reward model; empty without one."""
         return self.scorer.provenance if self.scorer else {}
 
-    def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
-        """The task's verdicts; if it raises, verdicts of outcome `infra_error`."""
-        return self.verify_all([problem], [rollouts])[0]
-
     def verify_all(
         self, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
     ) -> list[list[Verdict]]:
-        """`verify` of many problems at once."""
+        """The task's verdicts on the completions of each problem; where it raises, verdicts of outcome
+        `infra_error`."""
         judged = self._verify(problems, sampled)
         self._watch([verdict is None for verdicts in judged for verdict in verdicts])
         return [[verdict or Verdict({}, None, "infra_error") for verdict in verdicts] for verdicts in judged]

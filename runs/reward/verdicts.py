@@ -21,15 +21,15 @@ def demand_verdicts(
     An exception in a verifier costs one completion its reward, because some text may be beyond it. A verifier
     that returns something other than verdicts is wrong for every text, and ends the run."""
     if not isinstance(judged, list | tuple) or len(judged) != len(problems):
-        raise refusal(task, verifier(task), counted(judged), f"a list for each of {len(problems)} problems")
+        raise refused(task, counted(judged), f"a list for each of {len(problems)} problems")
     for problem, problem_episodes, verdicts in zip(problems, episodes, judged, strict=True):
         where = f"for problem {problem.id}"
         if not isinstance(verdicts, list | tuple) or len(verdicts) != len(problem_episodes):
             expected = f"a list of {len(problem_episodes)} Verdicts"
-            raise refusal(task, verifier(task), f"{counted(verdicts)} {where}", expected)
+            raise refused(task, f"{counted(verdicts)} {where}", expected)
         for verdict in verdicts:
             if not isinstance(verdict, Verdict):
-                raise refusal(task, verifier(task), f"{described(verdict)} {where}", "a Verdict")
+                raise refused(task, f"{described(verdict)} {where}", "a Verdict")
             demand_scores(task, verdict, where)
         for turns, verdict in zip(problem_episodes, verdicts, strict=True):
             demand_turn_rewards(task, verdict, turns, where)
@@ -42,34 +42,23 @@ def demand_scores(task: Task, verdict: Verdict, where: str) -> None:
         return
     for name in task.scores:
         if name not in verdict.scores:
-            raise refusal(
-                task, verifier(task), f"a Verdict without the score {name!r} {where}", "one with it"
-            )
+            raise refused(task, f"a Verdict without the score {name!r} {where}", "one with it")
     for name, score in verdict.scores.items():
         if not is_number(score):
-            described_score = f"the score {name} = {described(score)} {where}"
-            raise refusal(task, verifier(task), described_score, "a number")
+            raise refused(task, f"the score {name} = {described(score)} {where}", "a number")
 
 
 def demand_turn_rewards(task: Task, verdict: Verdict, turns: Sequence[Any], where: str) -> None:
     """Rewards of turns are finite numbers, one for each of the policy's turns, or there are none."""
     rewards = verdict.turn_rewards
     if not isinstance(rewards, list | tuple):
-        raise refusal(
-            task, verifier(task), f"turn_rewards {described(rewards)} {where}", "a tuple of numbers"
-        )
+        raise refused(task, f"turn_rewards {described(rewards)} {where}", "a tuple of numbers")
     for reward in rewards:
         if not is_number(reward) or not math.isfinite(reward):
-            raise refusal(
-                task, verifier(task), f"the turn reward {described(reward)} {where}", "a finite number"
-            )
+            raise refused(task, f"the turn reward {described(reward)} {where}", "a finite number")
     if rewards and len(rewards) != len(turns):
-        raise refusal(
-            task,
-            verifier(task),
-            f"{len(rewards)} turn_rewards {where}",
-            f"{len(turns)}, one for each of the policy's turns, or none",
-        )
+        expected = f"{len(turns)}, one for each of the policy's turns, or none"
+        raise refused(task, f"{len(rewards)} turn_rewards {where}", expected)
 
 
 def demand_summary(task: Task, summary: object) -> Mapping[str, float]:
@@ -99,6 +88,11 @@ def verifier(task: Task) -> str:
 def counted(value: object) -> str:
     """A list by its length, anything else by its value."""
     return f"{len(value)} of them" if isinstance(value, list | tuple) else described(value)
+
+
+def refused(task: Task, returned: str, expected: str) -> ReturnError:
+    """The error for what the task's verifier returned."""
+    return refusal(task, verifier(task), returned, expected)
 
 
 def refusal(task: Task, method: str, returned: str, expected: str) -> ReturnError:

@@ -29,7 +29,7 @@ from grpobench.runs.metrics.rollout_metrics import (
 from grpobench.runs.metrics.turns import credit_metrics, turn_metrics
 from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
-from grpobench.runs.models.token_budgets import ModelError, TokenBudget
+from grpobench.runs.models.token_budgets import TokenBudget
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.rollouts import (
     Group,
@@ -171,24 +171,19 @@ class Trainer:
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
         """Continue from the weights and the `state` of a checkpoint."""
-        if "optimizers" not in state:
-            raise ModelError("the checkpoint is of an older version; delete the run's folder to start over")
         self.models.restore(tensors, state["optimizers"])
         self.sampler.sync()  # after the weights: an engine still holds those of the base
         self.curriculum.restore(state["curriculum"])
-        self.source.generated = state["generated"]
+        self.source.generated, self.source.sampler_tokens = state["generated"], state["sampler_tokens"]
         self.updater.trained, self.skipped = state["trained"], state["skipped"]
-        self.agreed = state.get("agreed", False)  # checkpoints of older versions lack it
-        # And both of these; NaN is logged as null, which says so.
-        self.source.sampler_tokens = state.get("sampler_tokens", math.nan)
-        self.models.flops.total = state.get("flops", math.nan)
-        self.noise.restore(state.get("gradient_noise", (0.0, 0.0)))
+        self.agreed = state.get("agreed", False)  # checkpoints of version 0.3.0 lack it
+        self.models.flops.total = state["flops"]
+        self.noise.restore(state["gradient_noise"])
         if self.updater.loss_scale:
             self.updater.loss_scale.restore(state["loss_scale"])
-        # Before algorithms had a state, checkpoints held none.
-        self.algorithm_state = state.get("algorithm", self.algorithm_state)
+        self.algorithm_state = state["algorithm"]
         for name, token_budget in self.token_budgets().items():
-            token_budget.restore(state.get("token_budgets", {}).get(name, {}))
+            token_budget.restore(state["token_budgets"].get(name, {}))
 
     # One step
 

@@ -168,25 +168,14 @@ class Rewarded:
     def __init__(self, inner: GroupSource) -> None:
         self.inner, self.on_policy, self.problems = inner, inner.on_policy, inner.problems
         self.rewards: Rewards = "real"
+        self._count()
 
-    @property
-    def generated(self) -> int:
-        return self.inner.generated
-
-    @generated.setter
-    def generated(self, count: int) -> None:
-        self.inner.generated = count
-
-    @property
-    def sampler_tokens(self) -> float:
-        return self.inner.sampler_tokens
-
-    @sampler_tokens.setter
-    def sampler_tokens(self, count: float) -> None:
-        self.inner.sampler_tokens = count
+    def _count(self) -> None:
+        self.generated, self.sampler_tokens = self.inner.generated, self.inner.sampler_tokens
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
         groups = self.inner.gather(step, attempt, index)
+        self._count()
         if self.rewards == "real":
             return groups
         return [with_rewards(group, self.rewards == "different") for group in groups]

@@ -19,3 +19,10 @@ def half(path: Path) -> None:
     """Keep the first half of a file."""
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
+
+
+def flip(path: Path, at: int = -1) -> None:
+    """Change one bit of a byte of a file, by default of its last."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import random
@@ -27,9 +28,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
+from unittest import mock
 
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.tools import faults
+
+if TYPE_CHECKING:
+    from grpobench.runs.experiment.experiment import ExperimentResult
 
 ALGORITHMS = ("grpo", "ppo", "gspo", "dpo", "ngrpo", "ads", "dapo", "spo")
 STEPS = 6
@@ -169,6 +175,35 @@ def start(folder: Path, threads: int) -> int:
         finally:
             child.kill()
             CHILDREN.remove(child)
+
+
+def carry(folder: Path, algorithm: str, planned: Sequence[str], sets: Sequence[str]) -> ExperimentResult:
+    """The run under faults, started again by a launcher in this process until it is finished."""
+    from rich.console import Console
+
+    from grpobench.runs.experiment.experiment import run_experiment
+    from grpobench.runs.settings.recipe import read_recipe
+
+    if not folder.exists():
+        prepare(folder, algorithm)
+    for fault in planned:
+        (folder / "faults" / fault).touch()
+    with mock.patch.dict(os.environ, {faults.VARIABLE: str(folder / "faults")}):
+        recipe = read_recipe(str(folder / "torture.toml"), sets)
+        return run_experiment(recipe, folder, 1, console=Console(file=io.StringIO()))
+
+
+def carried(folder: Path, algorithm: str, planned: Sequence[str], sets: Sequence[str]) -> dict[str, bytes]:
+    """What the run comes to under faults, all of which must come about."""
+    assert carry(folder, algorithm, planned, sets).code == 0
+    assert struck(folder) == sorted(planned)
+    return outcome(folder)
+
+
+def struck(folder: Path) -> list[str]:
+    """The faults that came about."""
+    path = folder / "faults" / faults.STRUCK
+    return sorted(path.read_text().split()) if path.exists() else []
 
 
 def run_of(folder: Path) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import zstandard
 
@@ -26,9 +27,12 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
 from helpers.toys import Letters, brief
 
+QUIET = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
+"""Nothing is evaluated."""
 TIMED = ("time/", "cost/peak_memory_gb")
 """What two runs of the same configuration may differ in."""
 
@@ -65,6 +69,11 @@ def arithmetic(**sections: Any) -> RunConfig:
     return configure("nano", **defaults | sections)
 
 
+def training(config: RunConfig, **settings: Any) -> RunConfig:
+    """The run with other settings of its training."""
+    return replace(config, train=replace(config.train, **settings))
+
+
 def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
     """Execute in a folder; the rows of metrics.jsonl."""
     with RunFolder.open(path, config) as folder:
@@ -75,6 +84,12 @@ def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False)
 def after(path: Path, step: int) -> Callable[[], bool]:
     """Tells a run in a folder to stop once it has written the row of a step."""
     return lambda: last_step(path) >= step
+
+
+def run_until_stopped(config: RunConfig, path: Path, step: int) -> None:
+    """Execute in a folder until the row of a step is there, and then tell the run to stop."""
+    with pytest.raises(Preempted):
+        run(config, path, after(path, step))
 
 
 class Killed(Exception):
@@ -125,3 +140,9 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(path)
+
+
+def is_unmoved(policy: str, path: Path) -> bool:
+    """Whether the final weights of a run are those of the policy in a folder."""
+    start, final = weights(Path(policy) / "model.safetensors"), weights(path / "final" / "policy.safetensors")
+    return all(torch.equal(final[name], start[name]) for name in start)

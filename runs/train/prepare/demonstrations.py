@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,3 +105,12 @@ def demonstration(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[
     the loss."""
     rollout = demonstrated(loaded, task, problem, turns)
     return Group(problem, [rollout], [Verdict({}, None)], [0.0])
+
+
+def tokens_hash(lessons: Sequence[Group]) -> str:
+    """A hash of the tokens of demonstrations, in order, and of which of them are learned."""
+    hasher = hashlib.sha256()
+    for group in lessons:
+        rollout = group.rollouts[0]
+        hasher.update(json.dumps([rollout.prompt, rollout.completion, rollout.completion_mask]).encode())
+    return hasher.hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import hashlib
 import json
@@ -15,12 +14,13 @@ from safetensors.torch import load_file, save_file
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Study
+from grpobench.runs.metrics.reference import untempered
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.roles import MicroBatches, RoleModels
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.tools import files
-from grpobench.runs.train.prepare.demonstrations import demonstration
+from grpobench.runs.train.prepare.demonstrations import demonstration, tokens_hash
 from grpobench.runs.train.prepare.warmstart import alone
 from grpobench.tasks.task import Problem, Task
 
@@ -65,15 +65,11 @@ def save(folder: Path, problem_study: Study) -> None:
 
 def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
     """A cache key that changes with anything that changes the result."""
-    texts = hashlib.sha256()
-    for group in lessons:
-        rollout = group.rollouts[0]
-        texts.update(json.dumps([rollout.prompt, rollout.completion, rollout.completion_mask]).encode())
     facts = {
         "recipe": RECIPE,
         "model": loaded.provenance,
         "warm_start": warm_start,
-        "texts": texts.hexdigest(),
+        "texts": tokens_hash(lessons),
         "dtype": str(models.dtype),
         "device": models.device.type,
         "torch": str(torch.__version__),
@@ -89,14 +85,13 @@ def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start
 @torch.no_grad()
 def read(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], tell: Tell) -> Study:
     """The study itself: log-probabilities at temperature 1, and mean final hidden states."""
-    untempered = copy.copy(models)
-    untempered.temperature = 1.0
+    at_temperature_1 = untempered(models)
     embeddings, losses = [], []
     for start in range(0, len(lessons), PROBLEMS):
         tell(start, len(lessons))
         batch = pack_groups(lessons[start : start + PROBLEMS], 0, 0, loaded.pad, str(models.device))
         written = batch.completion_mask
-        logp = untempered.forward("policy", batch).logp
+        logp = at_temperature_1.forward("policy", batch).logp
         losses.append(-(logp * written).sum(-1) / written.sum(-1).clamp(min=1))
         embeddings.append(_embedding(models, batch))
     return Study(torch.cat(embeddings).float().cpu(), torch.cat(losses).float().cpu())
@@ -108,7 +103,7 @@ def _embedding(models: RoleModels, batch: Batch) -> torch.Tensor:
     def means(parts: MicroBatches) -> torch.Tensor:
         local_means: list[tuple[torch.Tensor, torch.Tensor]] = []
         for rows in parts:
-            (mean,) = models.within_root(functools.partial(_mean_states, models, batch[rows]))
+            (mean,) = models.within_root(functools.partial(_mean_state, models, batch[rows]))
             if not parts.filling:
                 local_means.append((rows, mean))
         row_means = models.gathered(local_means)
@@ -118,12 +113,8 @@ def _embedding(models: RoleModels, batch: Batch) -> torch.Tensor:
     return models.in_micro_batches(batch, torch.arange(len(batch)), means)
 
 
-def _mean_states(models: RoleModels, micro: Batch) -> list[torch.Tensor]:
-    return [_mean_state(models, micro)]
-
-
-def _mean_state(models: RoleModels, micro: Batch) -> torch.Tensor:
-    """The same for a micro-batch."""
+def _mean_state(models: RoleModels, micro: Batch) -> list[torch.Tensor]:
+    """The same for a micro-batch, as the only tensor of a list."""
     texts = [
         torch.cat([prompt[:before], completion[:after]])
         for prompt, before, completion, after in zip(
@@ -137,5 +128,4 @@ def _mean_state(models: RoleModels, micro: Batch) -> torch.Tensor:
     trunk = models.networks["policy"].trunk
     with models.precision():
         states = trunk(input_ids=tokens, attention_mask=inside.long(), use_cache=False).last_hidden_state
-    mean: torch.Tensor = (states * inside[..., None]).sum(1) / inside.sum(1, keepdim=True)
-    return mean
+    return [(states * inside[..., None]).sum(1) / inside.sum(1, keepdim=True)]

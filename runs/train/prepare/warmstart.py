@@ -32,7 +32,7 @@ from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.process import safe_point
-from grpobench.runs.train.prepare.demonstrations import demonstrations
+from grpobench.runs.train.prepare.demonstrations import demonstrations, tokens_hash
 from grpobench.tasks.data import bounded
 from grpobench.tasks.task import Task
 
@@ -192,14 +192,10 @@ def record(
 def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:
     """A cache key that changes with anything that changes the result and with nothing else: settings of a
     task that do not affect its lessons share one warm start."""
-    read = hashlib.sha256()
-    for group in lessons:
-        rollout = group.rollouts[0]
-        read.update(json.dumps([rollout.prompt, rollout.completion, rollout.completion_mask]).encode())
     facts: dict[str, Any] = {
         "recipe": RECIPE,
         "model": loaded.provenance,
-        "lessons": read.hexdigest(),
+        "lessons": tokens_hash(lessons),
         "settings": [
             config.warm_start,
             config.warm_start_batch,

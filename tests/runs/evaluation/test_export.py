@@ -14,7 +14,8 @@ import pytest
 import torch
 import yaml
 from helpers import killed
-from helpers.whole_runs import after, configure, run
+from helpers.edits import flip
+from helpers.whole_runs import configure, run, run_until_stopped
 from safetensors.torch import load_file
 
 from grpobench.runs import cli
@@ -24,7 +25,6 @@ from grpobench.runs.models import loading
 from grpobench.runs.runfolder.checkpoints import write_tensors
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
-from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.data.tables import DataError
 
 SCRIPT = """
@@ -151,6 +151,11 @@ def test_half_precision_is_what_the_weights_round_to(finished: Path, tmp_path: P
     assert all(torch.equal(full[name].bfloat16(), half[name]) for name in full)
 
 
+def test_a_run_of_whole_weights_has_nothing_to_merge(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"trained no adapter.*leave --merged away"):
+        export(finished, tmp_path / "out", merged=True)
+
+
 def test_a_folder_that_is_there_is_left_alone(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "mine").write_text("kept")
@@ -176,8 +181,7 @@ def test_a_checkpoint_says_that_the_run_did_not_finish(
     policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = short(policy)
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "run", stop=after(tmp_path / "run", 1))
+    run_until_stopped(config, tmp_path / "run", 1)
     with RunFolder.open(tmp_path / "run", config) as folder:
         folder.step = 1
         folder.finish("diverged", "gradients were not finite")
@@ -213,9 +217,7 @@ def test_weights_the_run_did_not_write_are_not_exported_or_evaluated(
     path = tmp_path / "m" / finished.name
     shutil.copytree(finished, path)
     weights = path / "final" / "policy.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(bytes(content))
+    flip(weights)
     for words in (["export", str(path), str(tmp_path / "hf")], ["eval", str(path), "--task", "arithmetic"]):
         assert cli.main(words) == 2
         error_text = capsys.readouterr().err

@@ -30,15 +30,14 @@ from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 
 TOKENS = torch.tensor([[5, 7, 11, 13, 17]])
-ADAPTER = Adapter(rank=4, alpha=8.0)
 
 
-def short(policy: str, warm: int = 0, adapter: Adapter | None = ADAPTER) -> RunConfig:
+def short(policy: str, warm: int) -> RunConfig:
     """Of arithmetic, a task that `eval` knows."""
     return configure(
         policy,
         task=Arithmetic(train=16, validation=4, test=4),
-        model=ModelConfig(policy, adapter=adapter, warm_start=warm, warm_start_batch=2),
+        model=ModelConfig(policy, adapter=Adapter(4, 8.0), warm_start=warm, warm_start_batch=2),
         train=TrainConfig(steps=2, prompts_per_step=2, group_size=4, learning_rate={"policy": 1e-1}),
         evaluate=EvaluateConfig(every=0, problems=0, test_problems=0),
         checkpoint=CheckpointConfig(every=1),
@@ -115,12 +114,6 @@ def test_two_exports_are_equal_to_the_byte(finished: Path, tmp_path: Path) -> No
     for path in (tmp_path / "one" / "out").iterdir():
         if path.is_file():
             assert (tmp_path / "two" / "out" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_run_of_whole_weights_has_nothing_to_merge(policy: str, tmp_path: Path) -> None:
-    run(short(policy, adapter=None), tmp_path / "run")
-    with pytest.raises(DataError, match=r"trained no adapter.*leave --merged away"):
-        export(tmp_path / "run", tmp_path / "out", merged=True)
 
 
 def test_a_base_that_is_another_by_now_is_refused(finished: Path, tmp_path: Path) -> None:

@@ -3,17 +3,17 @@ and micro-batches; what a candidate follows; the rows and numbers of an evaluati
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from grpobench.runs.metrics.evaluator import (
     Evaluator,
+    Row,
     Scored,
     continuation,
     continuations,
@@ -22,7 +22,6 @@ from grpobench.runs.metrics.evaluator import (
     score,
 )
 from grpobench.runs.metrics.reference import measure_reference
-from grpobench.runs.models import base_policy
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.episodes import demonstrated
@@ -30,7 +29,6 @@ from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.horizon import Horizon
-from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
@@ -119,24 +117,27 @@ def test_a_candidate_without_tokens_or_beyond_the_context_is_refused(loaded: Loa
         score(RoleModels(loaded.model), loaded, [((5,) * loaded.context, [(6,)])])
 
 
-def test_an_evaluation_has_rows_from_which_its_numbers_follow(loaded: Loaded) -> None:
+def evaluate(loaded: Loaded, **settings: Any) -> tuple[list[Row], dict[str, float]]:
+    """Rows and numbers of the two problems."""
     models = RoleModels(loaded.model)
     sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
-    settings = EvaluateConfig(samples=2, test_problems=2)
-    evaluator = Evaluator(Choice(), loaded, sampler, settings, 0, 4, models=models)
-    rows, summary = evaluator.evaluate(3, "test")
+    config = EvaluateConfig(test_problems=2, **settings)
+    return Evaluator(Choice(), loaded, sampler, config, 0, 4, models=models).evaluate(3, "test")
+
+
+def test_an_evaluation_has_rows_from_which_its_numbers_follow(loaded: Loaded) -> None:
+    rows, summary = evaluate(loaded, samples=2)
     assert [row["mode"] for row in rows] == ["greedy", "greedy", "likelihood", "likelihood"]
     likely = [row for row in rows if row["mode"] == "likelihood"]
     assert summary["eval/test/likelihood/correct"] == sum(row["scores"]["correct"] for row in likely) / 2
     assert "eval/test/likelihood/length" not in summary
-    for row, (_, scored) in zip(
-        likely, judge(models, loaded, Choice(), Choice().problems("test")), strict=True
-    ):
+    judged = judge(RoleModels(loaded.model), loaded, Choice(), Choice().problems("test"))
+    for row, (_, scored) in zip(likely, judged, strict=True):
         assert Scored(tuple(row["logp"]), tuple(row["tokens"])).tokens == scored.tokens
         assert row["logp"] == pytest.approx(scored.logp)
         assert all(math.isfinite(value) and value < 0 for value in row["logp"])
-    off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, likelihood=False))
-    assert {row["mode"] for row in off.evaluate(3, "test")[0]} == {"greedy"}
+    rows, _ = evaluate(loaded, samples=2, likelihood=False)
+    assert {row["mode"] for row in rows} == {"greedy"}
 
 
 @pytest.mark.parametrize("task", [Choice(), Horizon(train=1)], ids=["one turn", "several turns"])
@@ -165,41 +166,11 @@ def test_the_log_probability_of_references_is_that_of_plain_forward_passes(
 
 
 def test_an_evaluation_has_the_log_probability_of_references_if_it_is_asked_for(loaded: Loaded) -> None:
-    models = RoleModels(loaded.model)
-    sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
-    settings = EvaluateConfig(samples=0, test_problems=2, reference_likelihood=True)
-    evaluator = Evaluator(Choice(), loaded, sampler, settings, 0, 4, models=models)
-    rows, summary = evaluator.evaluate(3, "test")
-    expected = measure_reference(models, loaded, Choice(), Choice().problems("test"))
+    rows, summary = evaluate(loaded, samples=0, reference_likelihood=True)
+    problems = Choice().problems("test")
+    expected = measure_reference(RoleModels(loaded.model), loaded, Choice(), problems)
     assert summary.pop("reference/test/logp") == expected
-    off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, reference_likelihood=False))
-    assert off.evaluate(3, "test") == (rows, summary)
-
-
-def test_likelihood_accuracy_on_nanobias_is_what_transformers_computes() -> None:
-    """From the model's folder on, with nothing of ours: the option with the smallest loss, one pass each."""
-    import transformers
-
-    folder = Path(base_policy.__file__).parent / "policies" / "nano"
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    task, right = NanoBias(), []
-    for problem in task.problems("test")[:24]:
-        before, losses = tokenizer.encode(problem.prompt), {}
-        for option in problem.truth["options"]:
-            ids = tokenizer.encode(option, add_special_tokens=False)
-            labels = torch.tensor([[-100] * len(before) + ids])
-            with torch.no_grad():
-                mean = model(input_ids=torch.tensor([before + ids]), labels=labels).loss
-            losses[option] = float(mean) * len(ids)
-        right.append(min(losses, key=losses.__getitem__) == problem.truth["correct"])
-    loaded = load("nano")
-    models = RoleModels(loaded.model)
-    sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
-    settings = EvaluateConfig(samples=0, greedy=False, test_problems=24)
-    _, summary = Evaluator(task, loaded, sampler, settings, 0, 10, models=models).evaluate(0, "test")
-    assert 0 < sum(right) < 24  # it knows some of them
-    assert summary["eval/test/likelihood/correct"] == sum(right) / 24
+    assert evaluate(loaded, samples=0) == (rows, summary)
 
 
 def test_answers_of_chat_models_begin_without_a_space() -> None:

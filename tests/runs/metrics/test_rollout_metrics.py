@@ -18,6 +18,7 @@ import pytest
 import torch
 from helpers.logs import is_metric
 from helpers.toys import Letters, arithmetic_run, rollouts, trainer_for
+from helpers.whole_runs import training
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -47,7 +48,7 @@ def biased(arm: str, attempts: int | None = None) -> RunConfig:
     (config,) = [c for c in read_recipe("zoo").configs if (c.arm, c.task.name) == (arm, "nanobias")]
     if attempts is not None:
         config = dataclasses.replace(config, modify=Modifiers(dynamic_sampling=attempts - 1))
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, steps=1))
+    return training(config, steps=1)
 
 
 def population(row: dict[str, float]) -> dict[str, float]:

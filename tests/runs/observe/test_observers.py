@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.whole_runs import after, configure, rows, run, timeless
+from helpers.whole_runs import configure, rows, run, run_until_stopped, timeless
 
 from grpobench.runs.observe import observers
 from grpobench.runs.runfolder import provenance
@@ -23,7 +23,6 @@ from grpobench.runs.settings.config import EvaluateConfig, RunConfig, TrainConfi
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
 
 MINE = '''
@@ -195,8 +194,7 @@ def test_a_run_told_to_stop_says_so_and_the_next_attempt_what_is_done(
     policy: str, mine: Path, tmp_path: Path
 ) -> None:
     config = observed(policy, mine, keeper(tmp_path / "told"))
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "run", stop=after(tmp_path / "run", 1))
+    run_until_stopped(config, tmp_path / "run", 1)
     assert heard(tmp_path / "told")[-1] == ["end", "preempted", "told to stop"]
     written = run(config, tmp_path / "run")
     messages = heard(tmp_path / "told")
@@ -223,7 +221,7 @@ def test_it_hears_of_a_run_that_was_killed_and_leaves_no_process(
     hanging = Observe("mine:Hangs", {}, seconds=0.5)
     train = TrainConfig(steps=10_000, prompts_per_step=1, group_size=2)
     config = observed(policy, mine, keeper(tmp_path / "told"), hanging, train=train)
-    (tmp_path / "run.toml").write_text(stored.dump(dataclasses.replace(config, task=_arithmetic())))
+    (tmp_path / "run.toml").write_text(stored.dump(dataclasses.replace(config, task=Arithmetic())))
     script = (
         "import sys; from pathlib import Path\n"
         "from grpobench.runs.runfolder.folder import RunFolder\n"
@@ -242,10 +240,6 @@ def test_it_hears_of_a_run_that_was_killed_and_leaves_no_process(
     child.wait()
     wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in theirs))
     assert heard(tmp_path / "told")[-1] == ["end", "crashed", "the run's process is gone"]
-
-
-def _arithmetic() -> Any:
-    return Arithmetic()
 
 
 def wait(until: Any, seconds: float = 120) -> None:
@@ -280,8 +274,7 @@ def test_their_code_is_noted_by_hash_and_is_no_part_of_the_runs(
 
 
 def test_a_run_goes_on_with_other_callbacks(policy: str, mine: Path, tmp_path: Path) -> None:
-    with pytest.raises(Preempted):
-        run(observed(policy, mine), tmp_path / "run", stop=after(tmp_path / "run", 1))
+    run_until_stopped(observed(policy, mine), tmp_path / "run", 1)
     (mine / "mine.py").write_text(MINE + "\n# another text\n")
     logged_rows = run(observed(policy, mine, keeper(tmp_path / "told")), tmp_path / "run")
     assert (

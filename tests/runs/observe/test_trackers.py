@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.whole_runs import configure, last_step, run
+from helpers.whole_runs import configure, run, run_until_killed
 
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.observe import Observe
@@ -36,23 +36,12 @@ def observed(policy: str, *callbacks: Observe) -> RunConfig:
     return configure(policy, observe=callbacks, train=train, evaluate=evaluate, checkpoint=checkpoint)
 
 
-class Killed(Exception):
-    pass
-
-
-def killed_and_resumed(config: RunConfig, path: Path) -> list[dict[str, Any]]:
-    """Killed once step 3 is told, behind the checkpoint of step 2, then carried to its end."""
-
-    def kill() -> bool:
-        if last_step(path) == 3:
-            raise Killed
-        return False
-
-    with pytest.raises(Killed):
-        run(config, path, kill)
+def killed_and_resumed(config: RunConfig, path: Path, step: int = 3, resumed_at: int = 2) -> list[Any]:
+    """The rows of a run that is killed once a step is told, and then carried to its end."""
+    run_until_killed(config, path, step)
     written = run(config, path)
     attempts = json.loads((path / "provenance.json").read_text())["attempts"]
-    assert [attempt["resumed_at"] for attempt in attempts] == [0, 2]
+    assert [attempt["resumed_at"] for attempt in attempts] == [0, resumed_at]
     assert not any("callbacks_failed" in attempt for attempt in attempts), attempts[-1]
     return written
 
@@ -230,18 +219,7 @@ def test_a_run_that_begins_again_is_another_run(name: str, policy: str, tmp_path
     path = tmp_path / "m" / "a-letters-s3"
     config = observed(policy, ALL[name](tmp_path))
     config = dataclasses.replace(config, checkpoint=CheckpointConfig(every=0))
-
-    def kill() -> bool:
-        if last_step(path) == 1:
-            raise Killed
-        return False
-
-    with pytest.raises(Killed):
-        run(config, path, kill)
-    run(config, path)
-    attempts = json.loads((path / "provenance.json").read_text())["attempts"]
-    assert [attempt["resumed_at"] for attempt in attempts] == [0, 0]
-    assert not any("callbacks_failed" in attempt for attempt in attempts), attempts
+    killed_and_resumed(config, path, step=1, resumed_at=0)
     if name != "tensorboard":
         return
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.graded import LOADED, TOKENIZER, make_rollouts
 from helpers.toys import characters, close, rollouts
 
 from grpobench.algorithms.gdpo import GDPO
-from grpobench.runs.models.loading import Loaded
 from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput
 from grpobench.runs.reward.grader import Grader
-from grpobench.runs.sample.rollouts import Group, Rollout
+from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.settings.config import RewardConfig
 from grpobench.tasks.kinds.jsonl import ExactRows
 from grpobench.tasks.task import Task
@@ -51,42 +51,27 @@ def make_reward_inputs(*texts: str, level: int = 1) -> list[RewardInput]:
     ]
 
 
-@pytest.fixture
-def loaded() -> Loaded:
-    from grpobench.runs.models.nano import character_tokenizer
-
-    return Loaded(None, character_tokenizer(), {}, (1,))
-
-
 def task(folder: Path) -> Task:
     (folder / "problems.jsonl").write_text(ROWS)
     return ExactRows(name="mine", jsonl=folder / "problems.jsonl", prompt="{question}=", validation=0, test=0)
 
 
-def groups(loaded: Loaded, task: Task, weights: dict[str, float], function: Any, *texts: str) -> list[Group]:
+def groups(task: Task, weights: dict[str, float], function: Any, *texts: str) -> list[Group]:
     """Each text as an answer to each problem of the task."""
-    import numpy as np
-
     problems = task.problems("train")
-    sampled = [
-        [
-            Rollout((5,), (*loaded.tokenizer.encode(text),), np.zeros(len(text), np.float32), stopped=True)
-            for text in texts
-        ]
-        for _ in problems
-    ]
+    sampled = [make_rollouts(*texts) for _ in problems]
     functions = {"mine:f": RewardFunction("mine:f", function)}
     reward = RewardConfig(kind="sum", weights=weights)
-    return Grader(task, reward, loaded, 0, functions, 10).groups(["3/0", "3/0"], problems, sampled)
+    return Grader(task, reward, LOADED, 0, functions, 10).groups(["3/0", "3/0"], problems, sampled)
 
 
-def test_rewards_are_those_of_trls_own_trainer(tmp_path: Path, loaded: Loaded) -> None:
+def test_rewards_are_those_of_trls_own_trainer(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl", reason="trl is the reference: pip install 'grpobench[trl]'")
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
 
     mine = task(tmp_path)
-    ours = groups(loaded, mine, {"mine:f": 1.0}, brevity, "2", "a4", "aaa", "44")
+    ours = groups(mine, {"mine:f": 1.0}, brevity, "2", "a4", "aaa", "44")
     problems = [problem for problem in mine.problems("train") for _ in range(4)]
     texts = ["2", "a4", "aaa", "44"] * 2
     inputs = [{"prompt": problem.prompt, **mine.columns(problem)} for problem in problems]
@@ -95,33 +80,33 @@ def test_rewards_are_those_of_trls_own_trainer(tmp_path: Path, loaded: Loaded) -
         reward_funcs=brevity,
         args=trl.GRPOConfig(output_dir=str(tmp_path), report_to="none", use_cpu=True, bf16=False),
         train_dataset=Dataset.from_list(inputs),
-        processing_class=loaded.tokenizer,
+        processing_class=TOKENIZER,
     )
-    tokens = [loaded.tokenizer.encode(text) for text in texts]
+    tokens = [TOKENIZER.encode(text) for text in texts]
     theirs = trainer._calculate_rewards(inputs, [trl_input["prompt"] for trl_input in inputs], texts, tokens)
     our_rewards = [value for group in ours for value in group.components["mine:f"]]
     assert sum(map(math.isnan, our_rewards)) == 2  # where the function answered None
     torch.testing.assert_close(torch.tensor(our_rewards), theirs[:, 0], equal_nan=True, rtol=0, atol=0)
 
 
-def test_what_does_not_apply_counts_for_nothing(tmp_path: Path, loaded: Loaded) -> None:
+def test_what_does_not_apply_counts_for_nothing(tmp_path: Path) -> None:
     def picky(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float | None]:
         return [None if a == "2" else 3.0 for a in answer]
 
-    first, second = groups(loaded, task(tmp_path), {"correct": 1.0, "mine:f": 0.5}, picky, "2", "4")
+    first, second = groups(task(tmp_path), {"correct": 1.0, "mine:f": 0.5}, picky, "2", "4")
     assert [list(first.reward), list(second.reward)] == [[1.0, 0.0], [1.5, 2.5]]
     assert all(map(math.isnan, first.components["mine:f"]))
     assert [verdict.outcome for verdict in first.verdicts] == ["graded", "graded"]
     # with nothing that applies a completion is left out, like one that TRL cannot score
-    first, second = groups(loaded, task(tmp_path), {"mine:f": 0.5}, picky, "2", "4")
+    first, second = groups(task(tmp_path), {"mine:f": 0.5}, picky, "2", "4")
     assert [verdict.outcome for verdict in first.verdicts] == ["infra_error", "infra_error"]
     assert list(second.reward) == [1.5, 1.5]
 
 
-def test_leaving_out_what_does_not_apply_is_no_failure(tmp_path: Path, loaded: Loaded) -> None:
+def test_leaving_out_what_does_not_apply_is_no_failure(tmp_path: Path) -> None:
     nothing = lambda completions, **_: [None] * len(completions)  # noqa: E731
     for _ in range(100):  # more than the failures that a run bears
-        groups(loaded, task(tmp_path), {"mine:f": 1.0}, nothing, "2", "4", "5")
+        groups(task(tmp_path), {"mine:f": 1.0}, nothing, "2", "4", "5")
 
 
 def test_gdpo_normalizes_a_reward_where_it_applies(tmp_path: Path) -> None:
@@ -142,8 +127,8 @@ def test_messages_and_coroutines_are_served() -> None:
     assert RewardFunction("mine:f", later)(make_reward_inputs("a", "b"), done=2, steps=8) == [0.25, 0.25]
 
 
-def test_a_step_tells_how_many_came_before(tmp_path: Path, loaded: Loaded) -> None:
-    first, _ = groups(loaded, task(tmp_path), {"mine:f": 1.0}, later, "2")
+def test_a_step_tells_how_many_came_before(tmp_path: Path) -> None:
+    first, _ = groups(task(tmp_path), {"mine:f": 1.0}, later, "2")
     assert first.components["mine:f"] == [0.2]  # 2 of 10 steps, in the stream 3/0
 
 
@@ -210,6 +195,6 @@ def test_whatever_numbers_stand_in_are_rewards() -> None:
         assert RewardFunction("mine:f", lambda answer=answer, **_: answer)([first_input, other]) == [1.0, 0.0]
 
 
-def test_a_grader_does_not_swallow_the_fault_of_a_function(tmp_path: Path, loaded: Loaded) -> None:
+def test_a_grader_does_not_swallow_the_fault_of_a_function(tmp_path: Path) -> None:
     with pytest.raises(FunctionError, match="mine:f raised ZeroDivisionError"):
-        groups(loaded, task(tmp_path), {"correct": 1.0, "mine:f": 0.0}, failing, "2", "4")
+        groups(task(tmp_path), {"correct": 1.0, "mine:f": 0.0}, failing, "2", "4")

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from helpers.graded import LOADED, TOKENIZER, make_rollouts
 from helpers.logs import is_metric
 from helpers.scorers import save_scorer
 from helpers.toys import Letters
@@ -20,25 +21,19 @@ from helpers.whole_runs import configure, run
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.metrics.rollout_metrics import group_metrics
-from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.reward import grader as rewards
 from grpobench.runs.reward import model as tiny_reward
 from grpobench.runs.reward import proxy
 from grpobench.runs.reward.grader import Grader, RewardError
 from grpobench.runs.reward.model import Scorer
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.config import (
-    CheckpointConfig,
     EvaluateConfig,
-    ModelConfig,
     RewardConfig,
     RunConfig,
-    SamplerConfig,
-    TrainConfig,
 )
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible, unrewarded
@@ -48,15 +43,7 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.task import Problem, Task, Verdict
 
-TOKENIZER = character_tokenizer()
-LOADED = Loaded(types.SimpleNamespace(device="cpu"), TOKENIZER, {}, (1,))
-"""A tokenizer without a policy: all that a grader needs."""
 PROBLEM = Problem("p", "Q", None)
-
-
-def make_rollouts(*texts: str) -> list[Rollout]:
-    encoded = [tuple(TOKENIZER.encode(text)) for text in texts]
-    return [Rollout((5,), tokens, np.zeros(len(tokens), np.float32), stopped=True) for tokens in encoded]
 
 
 def grader(reward: RewardConfig, task: Task | None = None, seed: int = 0) -> Grader:
@@ -177,62 +164,21 @@ def test_majority_pays_for_the_answer_that_most_of_the_group_give_right_or_wrong
 # What is refused
 
 
-def faults(tmp_path: Path, reward: str, task: str = "arithmetic") -> list[str]:
-    path = tmp_path / "recipe.toml"
-    path.write_text(f'seeds = [0]\ntasks = ["{task}"]\n[reward]\n{reward}\n[[arm]]\nalgorithm = "grpo"\n')
-    try:
-        read_recipe(str(path))
-    except ConfigError as error:
-        return error.faults
-    return []
-
-
-def test_every_mistake_of_a_reward_is_named_at_once(tmp_path: Path) -> None:
-    messages = faults(tmp_path, 'kind = "modle"\nproxy = {digts = 1}\nweights = {correct = "a"}\nmodle = "x"')
-    for part in (
-        "did you mean 'model'?",
-        "reward.proxy.digts: unknown key; did you mean reward.proxy.digits?",
-        "reward.weights.correct: must be a number",
-        "reward.modle: unknown key; did you mean reward.model?",
-    ):
-        assert sum(part in fault for fault in messages) == 1, (part, messages)
-    assert len(messages) == 4
-
-
 @pytest.mark.parametrize(
-    ("reward", "remedy"),
+    ("sets", "remedy"),
     [
-        ('kind = "sum"', "reward.weights: kind sum needs at least one"),
-        ('kind = "model"', 'reward.model: must name the reward model; "tiny"'),
-        ('kind = "sum"\nweights = {model = 1}', "reward.model: must name the reward model"),
-        ('kind = "sum"\nweights = {proxy = inf}', "reward.weights.proxy: must be finite, not inf"),
-        ('kind = "proxy"\nproxy = {}', "reward.proxy: must name at least one feature"),
-        ('kind = "proxy"\nproxy_half = 0', "reward.proxy_half: must be above 0"),
+        (["reward.kind=sum", "reward.weights.model=1"], "reward.model: must name the reward model"),
+        (["reward.kind=model", "reward.model=nano"], "reward.model: no folder nano; give a local folder, a"),
         (
-            'kind = "sum"\nweights = {porxy = 1}',
-            "names porxy, and arithmetic gives correct, format, consistent, supported; did you mean",
+            ["reward.kind=model", f"reward.model={__file__}"],
+            "test_grader.py is a file; a reward model is a f",
         ),
-        ("weights = {proxy = 1}", 'set reward.kind = "sum" to weigh proxy too'),
-        ('kind = "model"\nmodel = "./nowhere"', "reward.model: no folder nowhere"),
-        ('kind = "model"\nmodel = "nano"', "reward.model: no folder nano; give a local folder, a hub id"),
-        (f'kind = "model"\nmodel = "{__file__}"', "test_grader.py is a file; a reward model is a folder"),
     ],
 )
-def test_a_reward_that_cannot_be_is_refused_with_a_remedy(tmp_path: Path, reward: str, remedy: str) -> None:
-    messages = faults(tmp_path, reward)
-    assert len(messages) == 1 and remedy in messages[0], messages
-
-
-def configuration(task: Task, reward: RewardConfig, **settings: Any) -> RunConfig:
-    sections: dict[str, Any] = {
-        "algorithm": GRPO(),
-        "model": ModelConfig(),
-        "sampler": SamplerConfig(),
-        "train": TrainConfig(),
-        "evaluate": EvaluateConfig(),
-        "checkpoint": CheckpointConfig(),
-    }
-    return RunConfig(experiment="m", arm="a", seed=3, task=task, reward=reward, **sections | settings)
+def test_a_reward_that_cannot_be_is_refused_with_a_remedy(sets: list[str], remedy: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_recipe("quickstart", sets)
+    assert all(remedy in fault for fault in refused.value.faults), refused.value.faults
 
 
 @pytest.mark.parametrize("kind", ["format", "flipped"])
@@ -242,20 +188,19 @@ def test_controls_need_the_score_that_they_are_made_of(kind: Any) -> None:
         scores = ("short",)
         reward = types.MappingProxyType({"short": 1.0})
 
-    messages = incompatible(configuration(Silent(), RewardConfig(kind=kind)))
+    messages = incompatible(configure("nano", task=Silent(), reward=RewardConfig(kind=kind)))
     assert len(messages) == 1 and f"the reward {kind} is made of the score" in messages[0]
-    assert incompatible(configuration(NanoBias(), RewardConfig(kind=kind))) == []
+    assert incompatible(configure("nano", task=NanoBias(), reward=RewardConfig(kind=kind))) == []
 
 
 def test_an_algorithm_may_need_a_component_as_it_needs_a_score() -> None:
     class Decoupled(GRPO):
         scores = frozenset({"correct", "proxy"})
 
-    task = Letters()
-    lacking = incompatible(configuration(task, RewardConfig(), algorithm=Decoupled()))
+    lacking = incompatible(configure("nano", Decoupled()))
     assert len(lacking) == 1 and "needs the task scores proxy" in lacking[0]
     both = RewardConfig(kind="sum", weights={"correct": 1.0, "proxy": 0.0})
-    assert incompatible(configuration(task, both, algorithm=Decoupled())) == []
+    assert incompatible(configure("nano", Decoupled(), reward=both)) == []
 
 
 def test_no_task_has_a_score_that_a_component_or_metric_is_called() -> None:
@@ -324,10 +269,10 @@ def test_more_than_one_percent_of_200_stops_the_run() -> None:
 
 def test_failures_are_counted_in_evaluations_too() -> None:
     brittle_grader = grader(RewardConfig(), Brittle())
-    verdicts = brittle_grader.verify(PROBLEM, make_rollouts("!", "A", "!"))
+    (verdicts,) = brittle_grader.verify_all([PROBLEM], [make_rollouts("!", "A", "!")])
     assert [verdict.outcome for verdict in verdicts] == ["infra_error", "graded", "infra_error"]
     with pytest.raises(RewardError):
-        brittle_grader.verify(PROBLEM, make_rollouts("!"))
+        brittle_grader.verify_all([PROBLEM], [make_rollouts("!")])
 
 
 def test_bad_data_are_the_users_to_mend_and_no_failure() -> None:

@@ -7,27 +7,24 @@ import math
 import re
 import threading
 import time
-import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.chat_server import Answer, chat_server, completion
+from helpers.graded import LOADED, make_rollouts
 from helpers.toys import Letters
 
 from grpobench.analysis.statistics.agreement import krippendorff_alpha
 from grpobench.runs.metrics.rollout_metrics import sampled_metrics
-from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.reward import chat
 from grpobench.runs.reward.chat import JudgingError
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.reward.judge import Judge, judge_metrics
 from grpobench.runs.reward.verdict_file import VerdictFile
-from grpobench.runs.sample.rollouts import Judgment, Rollout
+from grpobench.runs.sample.rollouts import Judgment
 from grpobench.runs.settings.config import RewardConfig
 from grpobench.runs.settings.judge import JudgeConfig
 from grpobench.runs.tools.process import asking
@@ -266,14 +263,6 @@ def test_stop_request_ends_the_wait_and_keeps_what_came(tmp_path: Path) -> None:
 
 # As a part of the reward
 
-TOKENIZER = character_tokenizer()
-LOADED = Loaded(types.SimpleNamespace(device="cpu"), TOKENIZER, {}, (1,))
-
-
-def rollouts(*texts: str) -> list[Rollout]:
-    encoded = [tuple(TOKENIZER.encode(text)) for text in texts]
-    return [Rollout((5,), tokens, np.zeros(len(tokens), np.float32), stopped=True) for tokens in encoded]
-
 
 def grader(url: str, reward: dict[str, Any], **settings: Any) -> Grader:
     rewarded = RewardConfig(**reward, judge=config(url, **settings))
@@ -288,7 +277,7 @@ def test_reward_is_the_mean_verdict_and_an_unreadable_one_masks_its_completion()
     reward = {"kind": "sum", "weights": {"correct": 1.0, "judge": 0.5}}
     texts = ("AAAAAA", "zz", "y", "yyy")
     with chat_server(reply) as server:
-        (group,) = grader(server.url, reward).groups(["1/0"], [PROBLEM], [rollouts(*texts)])
+        (group,) = grader(server.url, reward).groups(["1/0"], [PROBLEM], [make_rollouts(*texts)])
     assert [verdict.outcome for verdict in group.verdicts][1] == "infra_error"
     assert group.graded_rewards() == pytest.approx([1 + 0.3, 0.05, 0.15])
     row = sampled_metrics([group])
@@ -301,7 +290,7 @@ def test_reward_is_the_mean_verdict_and_an_unreadable_one_masks_its_completion()
 def test_kind_judge_rewards_verdicts_alone_and_thoughts_are_not_shown() -> None:
     with chat_server(by_length) as server:
         made = grader(server.url, {"kind": "judge"})
-        (group,) = made.groups(["1/0"], [PROBLEM], [rollouts("<think>12345</think>abc", "ab")])
+        (group,) = made.groups(["1/0"], [PROBLEM], [make_rollouts("<think>12345</think>abc", "ab")])
     assert group.reward == [0.3, 0.2]
 
 
@@ -310,7 +299,7 @@ def test_judge_that_is_mostly_unreadable_ends_the_run() -> None:
         chat_server(lambda content, number: completion("I would rather not.")) as server,
         pytest.raises(JudgingError, match=r"8 of the last 8 completions have no readable verdict; .* not\.'"),
     ):
-        grader(server.url, {"kind": "judge"}).groups(["1/0"], [PROBLEM], [rollouts(*"abcdefgh")])
+        grader(server.url, {"kind": "judge"}).groups(["1/0"], [PROBLEM], [make_rollouts(*"abcdefgh")])
 
 
 def test_cut_reply_is_unreadable() -> None:

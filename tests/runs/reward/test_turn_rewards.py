@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.graded import LOADED, TOKENIZER
 from helpers.toys import Letters
 
-from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.settings.config import RewardConfig
 from grpobench.tasks.task import Problem, Verdict
 
-LOADED = Loaded(types.SimpleNamespace(device="cpu"), character_tokenizer(), {}, (1,))
 PROBLEM = Problem("p", "Q", None)
 
 
@@ -40,7 +37,7 @@ def episode(*turns: str) -> Rollout:
     tokens: list[int] = []
     written: list[bool] = []
     for number, turn in enumerate(turns):
-        ids = ([5] if number else []) + LOADED.tokenizer.encode(turn)
+        ids = ([5] if number else []) + TOKENIZER.encode(turn)
         tokens += ids
         written += [not (number and index == 0) for index in range(len(ids))]
     mask = tuple(written) if len(turns) > 1 else ()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from helpers.scorers import save_scorer
 from helpers.toys import Letters
-from helpers.whole_runs import after, configure, run
+from helpers.whole_runs import configure, run, run_until_stopped
 
 from grpobench.algorithms.dpo import DPO
 from grpobench.analysis.checks.alarms import find_alarms
@@ -25,7 +25,6 @@ from grpobench.runs.runfolder import fingerprints
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.settings.config import ModelConfig, RewardConfig, RunConfig, SamplerConfig, TrainConfig
 from grpobench.runs.train.execute import execute
-from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.task import Problem, Split
 
 
@@ -38,8 +37,7 @@ def policy_copy(policy: str, tmp_path: Path) -> Path:
 def begin(config: RunConfig, tmp_path: Path) -> Path:
     """Train one step and stop with a checkpoint."""
     path = tmp_path / "m" / config.folder
-    with pytest.raises(Preempted):
-        run(config, path, after(path, 1))
+    run_until_stopped(config, path, 1)
     return path
 
 

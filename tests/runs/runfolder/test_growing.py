@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.folders import CONFIG
-from helpers.whole_runs import configure, rows, run, timeless
+from helpers.whole_runs import configure, rows, run, timeless, training
 
 from grpobench.algorithms.ppo import PPO
 from grpobench.analysis.runfolder.load import load
@@ -20,10 +20,6 @@ from grpobench.runs.runfolder.folder import FolderError, RunFolder, changed, gro
 from grpobench.runs.runfolder.logs import result_damage, settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
-
-
-def steps(config: RunConfig, count: int, **more: Any) -> RunConfig:
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, steps=count, **more))
 
 
 def final(path: Path) -> bytes:
@@ -59,13 +55,14 @@ def test_extended_finished_run_equals_run_of_as_many_steps(
     differ."""
     monkeypatch.setattr("grpobench.runs.train.base_evaluation.Base.shares", lambda self: False)
     quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
-    short = steps(
-        configure(policy, PPO(), evaluate=quiet, checkpoint=CheckpointConfig(every=0, final=True)), 2
+    short = training(
+        configure(policy, PPO(), evaluate=quiet, checkpoint=CheckpointConfig(every=0, final=True)), steps=2
     )
     run(short, tmp_path / "grown")
     before = final(tmp_path / "grown")
-    assert status(tmp_path / "grown")["state"] == "finished" and grows(tmp_path / "grown", steps(short, 4))
-    grown, direct = run(steps(short, 4), tmp_path / "grown"), run(steps(short, 4), tmp_path / "whole")
+    longer = training(short, steps=4)
+    assert status(tmp_path / "grown")["state"] == "finished" and grows(tmp_path / "grown", longer)
+    grown, direct = run(longer, tmp_path / "grown"), run(longer, tmp_path / "whole")
     assert [*map(plain, grown)] == [*map(plain, direct)] and len(grown) == 5
     assert final(tmp_path / "grown") == final(tmp_path / "whole") != before
     attempts = json.loads((tmp_path / "grown" / "provenance.json").read_text())["attempts"]
@@ -75,12 +72,12 @@ def test_extended_finished_run_equals_run_of_as_many_steps(
 
 def test_steps_on_which_the_rate_depends_are_a_change(tmp_path: Path) -> None:
     """It goes on from its state all the same where that is allowed, and it is noted."""
-    decaying = steps(CONTINUES, 40, schedule="linear")
+    decaying = training(CONTINUES, steps=40, schedule="linear")
     path = done(tmp_path / "run", decaying)
     with pytest.raises(FolderError, match=r"train\.steps: 40 -> 50"):
-        RunFolder.open(path, steps(decaying, 50))
+        RunFolder.open(path, training(decaying, steps=50))
     assert settled(path)
-    with RunFolder.open(path, steps(decaying, 50), allow_change=True) as folder:
+    with RunFolder.open(path, training(decaying, steps=50), allow_change=True) as folder:
         checkpoint = folder.latest()
         assert checkpoint is not None and checkpoint.step == 40
         assert folder.provenance["attempts"][-1]["changes"] == ["train.steps: 40 -> 50"]
@@ -90,7 +87,7 @@ def test_steps_on_which_the_rate_depends_are_a_change(tmp_path: Path) -> None:
 def test_a_kill_while_a_run_begins_to_grow_costs_nothing(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, more = done(tmp_path / "run"), steps(CONFIG, 50)
+    path, more = done(tmp_path / "run"), training(CONFIG, steps=50)
     with monkeypatch.context() as patch:
         target = "write_status" if moment == "reopened" else "write_provenance"
 
@@ -114,11 +111,11 @@ def test_run_without_state_is_remade_only_when_asked_and_keeps_result(tmp_path: 
     with pytest.raises(
         FolderError, match=r"train\.steps: 40 -> 50(.|\n)*--allow-change.*moves the result to .*earlier"
     ):
-        RunFolder.open(path, steps(lean, 50))
+        RunFolder.open(path, training(lean, steps=50))
     before = {
         name: (path / name).read_bytes() for name in ("metrics.jsonl", "final/policy.safetensors", "run.toml")
     }
-    with RunFolder.open(path, steps(lean, 50), allow_change=True) as folder:
+    with RunFolder.open(path, training(lean, steps=50), allow_change=True) as folder:
         assert folder.latest() is None
         folder.rewind(0)
         folder.log({"step": 1})
@@ -136,7 +133,7 @@ def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path
     from grpobench.tasks.data.tables import DataError
 
     quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
-    with_weights = steps(configure(policy, evaluate=quiet, checkpoint=CheckpointConfig(every=1)), 2)
+    with_weights = training(configure(policy, evaluate=quiet, checkpoint=CheckpointConfig(every=1)), steps=2)
     lean = dataclasses.replace(with_weights, checkpoint=CheckpointConfig(every=1, weights=False))
     assert [*map(plain, run(lean, tmp_path / "lean"))] == [*map(plain, run(with_weights, tmp_path / "whole"))]
     assert [path.name for path in (tmp_path / "whole" / "final").iterdir()] == ["policy.safetensors"]
@@ -145,7 +142,7 @@ def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path
     with pytest.raises(DataError, match=r"kept no weights \(checkpoint\.weights = false\)"):
         export(tmp_path / "lean", tmp_path / "exported")
     with pytest.raises(FolderError, match=r"train\.steps: 2 -> 3"):
-        RunFolder.open(tmp_path / "lean", steps(lean, 3))
+        RunFolder.open(tmp_path / "lean", training(lean, steps=3))
 
 
 def test_a_diverged_run_that_keeps_no_weights_drops_its_checkpoints(tmp_path: Path) -> None:
@@ -189,7 +186,7 @@ def test_a_first_attempt_that_crashed_before_its_checkpoint_blocks_nothing(tmp_p
     with RunFolder.open(path, CONFIG, threads=4) as folder:
         folder.log({"step": 3})
         folder.finish("crashed", "out of memory")
-    other = steps(dataclasses.replace(CONFIG, seed=7), 30)
+    other = training(dataclasses.replace(CONFIG, seed=7), steps=30)
     with RunFolder.open(path, other, threads=2) as folder:
         assert folder.threads == 2 and folder.latest() is None
         folder.rewind(0)

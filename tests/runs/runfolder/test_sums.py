@@ -20,7 +20,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from helpers import folders
-from helpers.edits import half
+from helpers.edits import flip, half
 from helpers.whole_runs import rows
 
 import grpobench
@@ -105,12 +105,6 @@ def change_digit(path: Path, line: int) -> None:
     lines[line - 1] = re.sub(rb"\.(\d)", lambda match: b".%d" % ((int(match[1]) + 1) % 10), before, count=1)
     assert lines[line - 1] != before
     path.write_bytes(b"\n".join(lines))
-
-
-def flip(path: Path, at: int = -1) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(bytes(content))
 
 
 # Sums over lines
@@ -544,17 +538,3 @@ def test_folders_without_sums_are_read_and_it_is_said(tmp_path: Path) -> None:
     loaded = grpobench.load(tmp_path)
     assert not loaded.damage and run_provenance(loaded.experiment)["checksums"] == [(UNPROVED, 1)]
     assert not result_damage(path) and survey_of(path).state == "finished"
-
-
-def test_a_run_of_an_older_version_is_resumed_and_has_sums_from_then_on(tmp_path: Path) -> None:
-    path = begun(tmp_path)
-    without_sums(path)
-    with RunFolder.open(path, CONFIG) as run:
-        checkpoint = run.latest()
-        assert checkpoint is not None and checkpoint.step == 3
-        run.rewind(3)
-        go_on(run, 3, 4)
-    assert (path / "metrics.jsonl.sums").read_bytes() == checksums.marks_of(
-        (path / "metrics.jsonl").read_bytes()
-    )
-    assert [row["step"] for row in rows(path)] == [1, 2, 3, 4]

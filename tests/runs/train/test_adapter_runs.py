@@ -9,7 +9,6 @@ The trial with a real model is the slow test at the end; it needs `make data`:
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,18 @@ from typing import Any
 import pytest
 import torch
 from helpers import torture
-from helpers.whole_runs import after, configure, run, same, weights
-from rich.console import Console
+from helpers.whole_runs import configure, run, run_until_stopped, same, training, weights
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.opcd import OPCD
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment import launcher
-from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import missing, missing_data
-from grpobench.runs.tools import faults
 from grpobench.runs.train.parts import build
-from grpobench.runs.train.progress import Preempted
 
 CORE = {"grpo": GRPO(beta=0.1), "ppo": PPO(critic_warmup=0), "opcd": OPCD()}
 
@@ -40,7 +35,7 @@ CORE = {"grpo": GRPO(beta=0.1), "ppo": PPO(critic_warmup=0), "opcd": OPCD()}
 def config(policy: str, algorithm: Algorithm[Any] | None = None, **sections: Any) -> RunConfig:
     model = ModelConfig(policy, adapter=Adapter(rank=4, alpha=8.0))
     made = configure(policy, algorithm, **{"model": model, **sections})
-    return dataclasses.replace(made, train=dataclasses.replace(made.train, learning_rate={"policy": 1e-2}))
+    return training(made, learning_rate={"policy": 1e-2})
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -49,8 +44,7 @@ def test_a_stopped_and_resumed_run_is_the_undisturbed_one_and_keeps_the_adapter_
 ) -> None:
     run_config = config(policy, CORE[name])
     undisturbed = run(run_config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        run(run_config, tmp_path / "parts", after(tmp_path / "parts", 2))
+    run_until_stopped(run_config, tmp_path / "parts", 2)
     for path in (tmp_path / "parts" / "checkpoints" / "step-2").glob("*.safetensors"):
         tensor_names = [name.rpartition(":")[2] for name in weights(path)]
         assert all(".lora_" in name or name in ("value.weight", "value.bias") for name in tensor_names)
@@ -66,8 +60,7 @@ def test_a_stopped_and_resumed_run_is_the_undisturbed_one_and_keeps_the_adapter_
 def test_with_a_lag_the_copies_are_of_the_adapter(policy: str, tmp_path: Path) -> None:
     run_config = config(policy, sampler=SamplerConfig(lag=1))
     run(run_config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        run(run_config, tmp_path / "parts", after(tmp_path / "parts", 2))
+    run_until_stopped(run_config, tmp_path / "parts", 2)
     past = weights(tmp_path / "parts" / "checkpoints" / "step-2" / "past.safetensors")
     assert past and all(".lora_" in key for key in past)
     run(run_config, tmp_path / "parts")
@@ -86,20 +79,6 @@ def test_an_adapter_lies_on_the_warm_started_policy(policy: str, tmp_path: Path)
 # By SIGKILL
 
 
-def carry(folder: Path, name: str, planned: tuple[str, ...], sets: list[str]) -> dict[str, bytes]:
-    """What a run comes to, started again by its launcher until it is finished."""
-    torture.prepare(folder, name)
-    for fault in planned:
-        (folder / "faults" / fault).touch()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(faults.VARIABLE, str(folder / "faults"))
-        recipe = read_recipe(str(folder / "torture.toml"), sets)
-        assert run_experiment(recipe, folder, 1, console=Console(file=io.StringIO())).code == 0
-    struck = folder / "faults" / faults.STRUCK
-    assert sorted(struck.read_text().split() if struck.exists() else []) == sorted(planned)
-    return torture.outcome(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "ppo", "gspo", "dpo"])
 def test_smollm2_with_an_adapter_learns_bbq_and_survives_kills(
@@ -116,7 +95,7 @@ def test_smollm2_with_an_adapter_learns_bbq_and_survives_kills(
     configs = read_recipe(str(tmp_path / "asked" / "torture.toml"), sets).configs
     if lack := [*missing(configs[0]), *filter(None, [missing_data(configs[0].task)])]:
         pytest.skip("; ".join(lack))
-    undisturbed = carry(tmp_path / "whole", name, (), sets)
+    undisturbed = torture.carried(tmp_path / "whole", name, (), sets)
     rows = json.loads(undisturbed["metrics.jsonl"])
     assert rows[-1]["step"] == 10 and torture.learned(undisturbed)
-    assert carry(tmp_path / "killed", name, ("update.9.kill", "log.7.kill~3"), sets) == undisturbed
+    assert torture.carried(tmp_path / "killed", name, ("update.9.kill", "log.7.kill~3"), sets) == undisturbed

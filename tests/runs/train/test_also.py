@@ -155,12 +155,6 @@ def test_prompt_without_room_is_refused_before_the_run_begins(policy: str, tmp_p
 @pytest.mark.parametrize(
     ("also", "message"),
     [
-        ("{nanobais = {}}", "evaluate.also.nanobais: unknown task 'nanobais'; did you mean nanobias?"),
-        (
-            "{nanobias = {sed = 1}}",
-            "evaluate.also.nanobias.sed: unknown key; did you mean evaluate.also.nanobias.seed?",
-        ),
-        ("{nanobias = 3}", "evaluate.also.nanobias: must be a table, not 3"),
         ('{"nowhere:Task" = {}}', "evaluate.also.nowhere:Task: "),
         ('{"helpers.toys:Scribbles" = {}, scribbles = {}}', "evaluate.also.scribbles: unknown task"),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.edits import flip
 from helpers.whole_runs import configure, run, timeless
 
 from grpobench.algorithms.grpo import GRPO
@@ -39,22 +40,29 @@ def read_evaluated_by(run_folder: Path) -> Any:
     return json.loads((run_folder / "provenance.json").read_text())["attempts"][-1].get("base_evaluated_by")
 
 
-def test_second_arm_takes_base_from_first_and_has_its_own_numbers(
-    policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
+GREEDY = EvaluateConfig(every=2, problems=3, samples=0, test_problems=2)
+
+
+@pytest.mark.parametrize("shared_by", ["arms of a seed", "seeds with greedy answers"])
+def test_second_run_takes_base_from_first_and_has_its_own_numbers(
+    shared_by: str, policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
 ) -> None:
-    grpo, ppo = arm(policy, GRPO()), arm(policy, PPO(critic_warmup=1))
-    alone = run(ppo, tmp_path / "alone" / "ppo")
+    if shared_by == "arms of a seed":
+        first, second = arm(policy, GRPO()), arm(policy, PPO(critic_warmup=1))
+    else:
+        first, second = (arm(policy, GRPO(), seed=seed, evaluate=GREEDY) for seed in (3, 4))
+    alone = run(second, tmp_path / "alone" / "second")
     base_evaluations = [entry for entry in evaluated if entry[0] == 0]
     assert base_evaluations == [(0, "validation"), (0, "test")]
     evaluated.clear()
-    run(grpo, tmp_path / "both" / "grpo")
-    after = run(ppo, tmp_path / "both" / "ppo")
+    run(first, tmp_path / "both" / "first")
+    after = run(second, tmp_path / "both" / "second")
     assert [entry for entry in evaluated if entry[0] == 0] == base_evaluations  # once for two
     assert [timeless(row) for row in after] == [timeless(row) for row in alone]
-    logs = [(tmp_path / folder_name / "ppo" / "eval.jsonl").read_bytes() for folder_name in ("alone", "both")]
+    logs = [(tmp_path / folder / "second" / "eval.jsonl").read_bytes() for folder in ("alone", "both")]
     assert logs[0] == logs[1]
-    assert read_evaluated_by(tmp_path / "both" / "ppo") == {"validation": "grpo", "test": "grpo"}
-    assert read_evaluated_by(tmp_path / "both" / "grpo") is None
+    assert read_evaluated_by(tmp_path / "both" / "second") == {"validation": "first", "test": "first"}
+    assert read_evaluated_by(tmp_path / "both" / "first") is None
 
 
 @pytest.mark.parametrize(
@@ -81,34 +89,13 @@ def test_anything_that_could_alter_it_has_a_base_of_its_own(
     assert evaluated.count((0, "validation")) == 2 and read_evaluated_by(tmp_path / "other") is None
 
 
-def test_runs_of_two_seeds_share_a_base_whose_answers_are_greedy(
-    policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
-) -> None:
-    greedy = EvaluateConfig(every=2, problems=3, samples=0, test_problems=2)
-    first = arm(policy, GRPO(), seed=3, evaluate=greedy)
-    second = dataclasses.replace(first, seed=4)
-    alone = run(second, tmp_path / "alone" / "second")
-    evaluated.clear()
-    run(first, tmp_path / "both" / "first")
-    after = run(second, tmp_path / "both" / "second")
-    assert [entry for entry in evaluated if entry[0] == 0] == [(0, "validation"), (0, "test")]
-    assert [timeless(row) for row in after] == [timeless(row) for row in alone]
-    logs = [
-        (tmp_path / folder_name / "second" / "eval.jsonl").read_bytes() for folder_name in ("alone", "both")
-    ]
-    assert logs[0] == logs[1]
-    assert read_evaluated_by(tmp_path / "both" / "second") == {"validation": "first", "test": "first"}
-
-
 def test_damaged_evaluation_is_made_anew(
     policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
 ) -> None:
     config = configure(policy, train=TrainConfig(steps=0, prompts_per_step=4, group_size=4))
     first = run(config, tmp_path / "first")
     for path in (tmp_path / base_evaluation.FOLDER).iterdir():
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip(path, path.stat().st_size // 2)
     again = run(config, tmp_path / "again")
     assert evaluated.count((0, "validation")) == 2 and read_evaluated_by(tmp_path / "again") is None
     assert [timeless(row) for row in again] == [timeless(row) for row in first]

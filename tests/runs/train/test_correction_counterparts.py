@@ -209,22 +209,6 @@ def test_sequence_weights_are_normalized_over_tokens_where_verl_normalizes_over_
 # Limits
 
 
-def test_corrections_meet_in_their_limits() -> None:
-    """Without bounds TIS and MIS are one; where no ratio is cut they are one with any bounds; IcePop without
-    a floor is the behavior weight; rejection without bounds corrects nothing."""
-    batch, logp = example()
-    loose = ours(batch, logp, correction="tis", correction_cap=math.inf)
-    for bounds in (
-        {"correction_cap": math.inf},
-        {"correction_cap": 1e3, "correction_floor": 1e-3},
-    ):
-        torch.testing.assert_close(ours(batch, logp, correction="mis", **bounds), loose, **EQUAL)
-    icepop = ours(batch, logp, **ICEPOP | {"correction_floor": 0.0})
-    torch.testing.assert_close(icepop, weighed(batch, logp, 0.0, 5.0, "token", False), **EQUAL)
-    rejected = ours(batch, logp, correction="rejection", correction_cap=math.inf)
-    assert torch.equal(rejected, ours(batch, logp))
-
-
 def test_sequence_means_normalize_over_the_sequences_that_are_left() -> None:
     """Two completions of lengths 2 and 4, the second rejected as a whole: its half goes to the first."""
     batch = rollouts([[2, 4]], [[1.0, 0.0]])

@@ -27,7 +27,17 @@ from helpers.core import CORE
 from helpers.ranked import Result, gradients, in_ranks
 from helpers.toys import brief, distance, norm
 from helpers.warm import Warm
-from helpers.whole_runs import after, configure, rows, run, same, timeless, weights
+from helpers.whole_runs import (
+    after,
+    configure,
+    rows,
+    run,
+    run_until_stopped,
+    same,
+    timeless,
+    training,
+    weights,
+)
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -49,10 +59,7 @@ from grpobench.runs.settings.config import (
     EvaluateConfig,
     ModelConfig,
     RunConfig,
-    SamplerConfig,
-    TrainConfig,
 )
-from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.tools.faults import COUNTS
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.strict import ConfigError
@@ -117,10 +124,6 @@ def compare(size: int, names: tuple[str, ...], architecture: str, kind: str, wid
 # Whole runs
 
 
-def on(devices: int, config: RunConfig, **train: Any) -> RunConfig:
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, devices=devices, **train))
-
-
 @pytest.mark.parametrize(
     ("algorithm", "adapter"),
     [
@@ -135,8 +138,8 @@ def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
 ) -> None:
     config = configure(policy, algorithm, model=ModelConfig(policy, adapter=adapter))
     # SGD, since AdamW makes a step of full length of a gradient that is 0 but for rounding.
-    config = on(1, config, optimizer="torch:SGD")
-    single_rows, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
+    config = training(config, devices=1, optimizer="torch:SGD")
+    single_rows, two = run(config, tmp_path / "one"), run(training(config, devices=2), tmp_path / "two")
     # Roles that share frozen weights on one device have their own on several.
     equal_up_to_rounding(single_rows, two, {"cost/state_gb"} if adapter else set())
     equal_weights(tmp_path / "one", tmp_path / "two")
@@ -193,8 +196,8 @@ def test_further_parts_of_a_run_on_two_devices_are_those_on_one(
 ) -> None:
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
     config = dataclasses.replace(configure(policy, GRPO(beta=0.1)), **change)
-    config = on(1, config, optimizer="torch:SGD")
-    single_rows, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
+    config = training(config, devices=1, optimizer="torch:SGD")
+    single_rows, two = run(config, tmp_path / "one"), run(training(config, devices=2), tmp_path / "two")
     equal_up_to_rounding(single_rows, two)
     equal_weights(tmp_path / "one", tmp_path / "two")
     if "evaluate" in change:
@@ -212,7 +215,7 @@ def run_warm(config: RunConfig, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed_run(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
     """An undisturbed run on two devices."""
-    config = on(2, configure(policy, PPO(critic_warmup=0, beta=0.1)))
+    config = training(configure(policy, PPO(critic_warmup=0, beta=0.1)), devices=2)
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_warm(config, folder)
     return config, folder
@@ -222,8 +225,7 @@ def undisturbed_run(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tu
 def test_a_stopped_run_goes_on_exactly(undisturbed_run: tuple[RunConfig, Path], tmp_path: Path) -> None:
     config, undisturbed = undisturbed_run
     for step in (1, 2):
-        with pytest.raises(Preempted):
-            run(config, tmp_path / "parts", after(tmp_path / "parts", step))
+        run_until_stopped(config, tmp_path / "parts", step)
         assert not multiprocessing.active_children()
     run(config, tmp_path / "parts")
     assert same(tmp_path / "parts", undisturbed)
@@ -296,7 +298,7 @@ def test_later_attempts_take_what_an_earlier_one_was_lowered_to(policy: str, tmp
 def test_a_rank_that_runs_out_of_memory_has_the_next_attempt_do_with_less(
     point: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = on(2, configure(policy, GRPO()), optimizer="torch:SGD")
+    config = training(configure(policy, GRPO()), devices=2, optimizer="torch:SGD")
     run(config, tmp_path / "whole")
     faults = tmp_path / "faults"
     faults.mkdir()
@@ -324,7 +326,7 @@ def test_a_stop_behind_the_last_update_of_a_step_keeps_the_step(
 ) -> None:
     """The ranks meet once more there. The weights are those after the step, which must not be saved as those
     before it."""
-    config = on(2, configure(policy, checkpoint=CheckpointConfig(every=0)))
+    config = training(configure(policy, checkpoint=CheckpointConfig(every=0)), devices=2)
     run(config, tmp_path / "whole")
     measured: list[float] = []
 
@@ -348,29 +350,17 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
 ) -> None:
     config, undisturbed = undisturbed_run
     path = tmp_path / "parts"
-    with pytest.raises(Preempted):
-        run(config, path, after(path, 1))
+    run_until_stopped(config, path, 1)
     with pytest.raises(FolderError, match=r"train\.devices"):
-        run(on(devices, config), path)
-    with RunFolder.open(path, on(devices, config), allow_change=True) as folder:
-        execute(on(devices, config), folder, lambda progress: None, lambda: False)
+        run(training(config, devices=devices), path)
+    with RunFolder.open(path, training(config, devices=devices), allow_change=True) as folder:
+        execute(training(config, devices=devices), folder, lambda progress: None, lambda: False)
     assert len(rows(path)) == len(rows(undisturbed))
     # The step before is the same, and the next one differs by rounding.
     assert timeless(rows(path)[1]) == timeless(rows(undisturbed)[1])
     expected_row, resumed_row = rows(undisturbed)[2], rows(path)[2]
     for name in ("reward/mean", "grad_norm/policy", "grad_norm/critic", "policy/entropy", "length/mean"):
         assert resumed_row[name] == pytest.approx(expected_row[name], rel=1e-3)
-
-
-def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
-    class Dead:
-        name, exitcode = "rank 1", 1
-
-        def join(self, seconds: float) -> None: ...
-
-    (tmp_path / "rank 1.error").write_bytes(pickle.dumps(ConfigError(["no room"])))
-    rank_error = cause([Dead()], tmp_path, RuntimeError("Connection closed by peer"))  # type: ignore[list-item]
-    assert isinstance(rank_error, ConfigError) and "no room" in str(rank_error)
 
 
 class Gone:
@@ -459,10 +449,11 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error_like_others(tmp_path: Path
 def test_the_first_death_is_told_and_not_those_that_follow(message: str, tmp_path: Path) -> None:
     closed = RuntimeError(message)
     (tmp_path / "rank 1.error").write_bytes(pickle.dumps(closed))
-    (tmp_path / "rank 2.error").write_bytes(pickle.dumps(ValueError("the cause")))
+    (tmp_path / "rank 2.error").write_bytes(pickle.dumps(ConfigError(["the cause"])))
     (tmp_path / "rank 3.error").write_bytes(pickle.dumps(Clumsy(1, 2)))
     gone: list[Any] = [Gone(1, 1), Gone(2, 1)]
-    assert str(cause(gone, tmp_path, closed)) == "the cause"
+    rank_error = cause(gone, tmp_path, closed)
+    assert isinstance(rank_error, ConfigError) and rank_error.faults == ["the cause"]
     assert "killed by SIGKILL" in str(cause([Gone(1, 1), Gone(4, -9)], tmp_path, closed))  # type: ignore[list-item]
     assert "rank 3 of the run exited with 1" in str(cause([Gone(3, 1)], tmp_path, closed))  # type: ignore[list-item]
     assert cause([], tmp_path, ValueError("of this rank")) is None
@@ -480,29 +471,8 @@ def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
 # What cannot be
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sampler": SamplerConfig(kind="vllm")}, "sampler.kind"),
-        ({"sampler": SamplerConfig(lag=2)}, "sampler.lag"),
-        ({"sampler": SamplerConfig(router_replay="R2")}, "router_replay"),
-        ({"train": TrainConfig(devices=2, gradient_noise=1)}, "gradient_noise"),
-        ({"train": TrainConfig(devices=2, offload_optimizer=True)}, "offload_optimizer"),
-        ({"train": TrainConfig(devices=2, optimizer="torchao:AdamW8bit")}, "may need whole weights"),
-        ({"train": TrainConfig(devices=2, backend="trl")}, "hand-over"),
-    ],
-)
-def test_what_needs_whole_weights_is_refused_with_its_remedy(
-    change: dict[str, Any], message: str, policy: str
-) -> None:
-    config = dataclasses.replace(on(2, configure(policy)), **change)
-    refusals = [why for why in incompatible(config) if "train.devices is 2" in why]
-    assert any(message in why and "train.devices = 1" in why for why in refusals)
-    assert not any("train.devices is" in why for why in incompatible(on(1, config)))
-
-
 def test_a_run_gets_as_many_gpus_as_it_has_devices(policy: str) -> None:
-    two = [on(2, configure(policy)), configure(policy)]
+    two = [training(configure(policy), devices=2), configure(policy)]
     assert with_devices(HERE, two).gpus_per_run == 2
     assert with_devices(HERE, two[1:]) is HERE
     assert with_devices(Where(gpus_per_run=4), two).gpus_per_run == 4

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.stops import Told
 from helpers.toys import Letters
-from helpers.whole_runs import configure, rows, run
+from helpers.whole_runs import QUIET, configure, rows, run
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.negative_grpo import NegativeGRPO
@@ -22,7 +22,6 @@ from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.checks import ChecksConfig
 from grpobench.runs.settings.config import (
     CheckpointConfig,
-    EvaluateConfig,
     RewardConfig,
     RunConfig,
     SamplerConfig,
@@ -37,7 +36,6 @@ from grpobench.tasks.task import Verdict
 STEPS = 6
 WIDE = TrainConfig(steps=STEPS, prompts_per_step=4, group_size=9, learning_rate={"policy": 1e-3})
 """36 completions a step."""
-QUIET = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
 
 
 @pytest.fixture
@@ -103,22 +101,31 @@ def unfinished() -> Any:
     return rollouts
 
 
-def test_a_run_of_which_nothing_is_graded_stops(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("verdict", "replays", "message"),
+    [
+        (Verdict({}, None, "infra_error"), False, "none could be graded.*grpobench tasks check letters"),
+        (
+            Verdict(
+                {"correct": 0.0, "short": 0.0, "consistent": 0.0}, None, "crash", fault="Guess.step raised"
+            ),
+            True,
+            "environment failed in every episode: `fault` in the run's",
+        ),
+    ],
+    ids=["nothing is graded", "the environment fails"],
+)
+def test_a_run_whose_machine_fails_in_every_episode_stops(
+    verdict: Verdict,
+    replays: bool,
+    message: str,
+    policy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graded(monkeypatch, Verdict({}, None, "infra_error"))
-    with pytest.raises(NothingToLearn, match=r"none could be graded.*grpobench tasks check letters"):
-        run(wide(policy), tmp_path)
-    assert len(rows(tmp_path)) == 1 + 3
-
-
-def test_a_run_whose_environment_fails_in_every_episode_stops(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = {"correct": 0.0, "short": 0.0, "consistent": 0.0}
-    graded(monkeypatch, Verdict(scores, None, "crash", fault="Guess.step raised"))
-    monkeypatch.setattr(Letters, "replays", True)
-    with pytest.raises(NothingToLearn, match=r"environment failed in every episode: `fault` in the run's"):
+    graded(monkeypatch, verdict)
+    monkeypatch.setattr(Letters, "replays", replays)
+    with pytest.raises(NothingToLearn, match=message):
         run(wide(policy), tmp_path)
     assert len(rows(tmp_path)) == 1 + 3
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import arithmetic_run, backward, models_for, rollouts, trainer_for
-from helpers.whole_runs import configure, timeless
+from helpers.toys import arithmetic_run, trainer_for
+from helpers.whole_runs import configure, timeless, training
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.grpo import GRPO
@@ -19,7 +19,6 @@ from grpobench.algorithms.ppo import PPO
 from grpobench.runs.settings import trl
 from grpobench.runs.settings.config import RunConfig, TrainConfig
 from grpobench.runs.train.gradient_noise import estimate
-from grpobench.runs.train.update import minibatches
 
 NOISE = ("grad/variance", "grad/signal", "grad/noise_to_signal")
 
@@ -59,7 +58,7 @@ def test_estimates_are_unbiased_over_every_outcome_of_a_bandit() -> None:
 def measured(algorithm: Any = None, **train: Any) -> RunConfig:
     config = arithmetic_run(algorithm or GRPO())
     train_settings = {"gradient_noise": 1, "gradient_noise_parts": 2} | train
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, **train_settings))
+    return training(config, **train_settings)
 
 
 def test_signal_and_variance_add_up_to_the_gradient_of_the_update() -> None:
@@ -68,22 +67,6 @@ def test_signal_and_variance_add_up_to_the_gradient_of_the_update() -> None:
     row = trainer_for(measured()).step(1)
     assert row["grad/variance"] > 0
     assert row["grad/variance"] + row["grad/signal"] == pytest.approx(row["grad_norm/policy"] ** 2, rel=1e-4)
-
-
-def test_the_gradients_are_autograds_of_each_part() -> None:
-    """Against the loss of each part alone, differentiated by another route."""
-    algorithm = GRPO()
-    batch = rollouts([[4, 6], [3, 5], [6, 2], [5, 5]], [[1, 0], [0, 1], [1, 0], [0.5, 0]])
-    models = models_for(algorithm, "gpt2")
-    signal = algorithm.compute_signal(batch, models)
-    dealt = minibatches(batch, signal.row_group, 4, seed=0)
-    parts = [backward(algorithm, models, batch[rows], signal[rows])[0] for rows in dealt]
-    flat = torch.stack([torch.cat([g.flatten() for g in part.values()]) for part in parts]).double()
-    noise = estimate(parts)
-    assert noise is not None
-    assert noise.variance == pytest.approx(float(flat.var(0).sum()) / 4, rel=1e-5)
-    pairs = sum(float(a @ b) for a, b in itertools.permutations(flat, 2)) / 12
-    assert noise.signal == pytest.approx(pairs, rel=1e-4, abs=1e-9)
 
 
 def test_the_ratio_is_of_the_steps_so_far_and_survives_a_checkpoint() -> None:

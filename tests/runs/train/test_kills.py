@@ -4,21 +4,16 @@ process is left behind. `make torture` draws the points at random, for more algo
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 from helpers import torture
 from helpers.whole_runs import rows
-from rich.console import Console
 
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.experiment import launcher, watchdog
-from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.runfolder.logs import status
-from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.tools import faults
 
 SETS = ["train.steps=3", "checkpoint.every=1", "train.prompts_per_step=2", "evaluate.test_problems=2"]
 
@@ -30,18 +25,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 100)
 
 
-def carry(
-    folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch, algorithm: str = "ppo"
-) -> ExperimentResult:
-    if not folder.exists():
-        torture.prepare(folder, algorithm)
-    for name in planned:
-        (folder / "faults" / name).touch()
-    monkeypatch.setenv(faults.VARIABLE, str(folder / "faults"))
-    recipe = read_recipe(str(folder / "torture.toml"), SETS)
-    return run_experiment(recipe, folder, 1, console=Console(file=io.StringIO()))
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What an undisturbed run comes to."""
@@ -50,8 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
         patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
         folder = tmp_path_factory.mktemp("whole") / "w"
-        assert carry(folder, monkeypatch=patch).code == 0
-        outcome = torture.outcome(folder)
+        outcome = torture.carried(folder, "ppo", (), SETS)
         assert torture.learned(outcome)
         weights = [row.get("modify/entropy_coefficient") for row in json.loads(outcome["metrics.jsonl"])]
         assert weights == [None, 0.0, 0.0, 0.01]  # the critic alone is trained in the first step
@@ -65,22 +47,18 @@ KILLS = (
 
 
 def test_a_run_killed_everywhere_is_the_undisturbed_one(
-    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     folder = tmp_path / "k"
-    outcome = carry(folder, *KILLS, monkeypatch=monkeypatch)
-    assert sorted((folder / "faults" / faults.STRUCK).read_text().split()) == sorted(KILLS)
-    assert outcome.code == 0 and torture.outcome(folder) == undisturbed
+    assert torture.carried(folder, "ppo", KILLS, SETS) == undisturbed
     assert not torture.leftovers(folder) and not load(folder / "torture").damage
     assert len(rows(torture.run_of(folder))) == 4
 
 
-def test_a_kill_behind_the_result_is_no_crash(
-    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_behind_the_result_is_no_crash(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     """The launcher never hears of the end; the run has its result all the same, and is not made again."""
     folder = tmp_path / "k"
-    outcome = carry(folder, "finished.1.kill", monkeypatch=monkeypatch)
+    outcome = torture.carry(folder, "ppo", ("finished.1.kill",), SETS)
     assert outcome.code == 0 and [run.state for run in outcome.runs] == ["finished"]
     assert torture.outcome(folder) == undisturbed and load(folder / "torture").runs[0].attempt == 1
 
@@ -113,7 +91,7 @@ class Echo:
 
 
 def test_a_run_killed_in_the_midst_of_an_environment_s_episode_is_the_undisturbed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """The environment kills the trainer, which begins again and replays."""
     outcomes = []
@@ -125,9 +103,8 @@ def test_a_run_killed_in_the_midst_of_an_environment_s_episode_is_the_undisturbe
         recipe.write_text(recipe.read_text().replace(entry, 'tasks = ["env:echo:Echo"]'))
         (folder / "echo.py").write_text(ENVIRONMENT)
         (folder / "kill").touch() if kill else None
-        assert carry(folder, monkeypatch=monkeypatch).code == 0
+        outcomes.append(torture.carried(folder, "grpo", (), SETS))
         assert not (folder / "kill").exists() and not torture.leftovers(folder)
-        outcomes.append(torture.outcome(folder))
         assert (load(folder / "torture").runs[0].attempt > 1) == kill
     assert outcomes[0] == outcomes[1]
 
@@ -140,9 +117,7 @@ def test_a_run_that_hangs_or_is_halted_is_replaced_and_the_undisturbed_one(
     """It costs its patience on the clock, and next to no work."""
     monkeypatch.setenv(watchdog.VARIABLE, "8")
     folder = tmp_path / "k"
-    outcome = carry(folder, planned, monkeypatch=monkeypatch)
-    assert (folder / "faults" / faults.STRUCK).read_text().split() == [planned]
-    assert outcome.code == 0 and torture.outcome(folder) == undisturbed
+    assert torture.carried(folder, "ppo", (planned,), SETS) == undisturbed
     # On a machine that has much to do an attempt may be taken to hang that only began slowly.
     stack_text = "".join(path.read_text() for path in torture.run_of(folder).glob("unresponsive-*.txt"))
     signs = (watchdog.NO_STACK,) if planned.endswith("stop") else ("in gather", "in execute")
@@ -151,15 +126,13 @@ def test_a_run_that_hangs_or_is_halted_is_replaced_and_the_undisturbed_one(
 
 
 def test_repeatedly_stopped_run_equals_the_undisturbed_one(
-    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     """By a signal, as a guard of memory sends it, while it samples and while it updates. It saves, and goes
     on in another process."""
     folder = tmp_path / "k"
     planned = ("rollout.1.terminate", "update.2.terminate")
-    assert carry(folder, *planned, monkeypatch=monkeypatch).code == 0
-    struck = (folder / "faults" / faults.STRUCK).read_text().split()
+    assert torture.carried(folder, "ppo", planned, SETS) == undisturbed
     # A run asks four times a second whether to stop: on a fast machine two of the signals are one request.
-    assert sorted(struck) == sorted(planned) and status(torture.run_of(folder))["attempt"] > 1
+    assert status(torture.run_of(folder))["attempt"] > 1
     assert not torture.leftovers(folder) and not torture.survivors(folder)
-    assert torture.outcome(folder) == undisturbed

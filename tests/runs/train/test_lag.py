@@ -12,11 +12,10 @@ import pytest
 import torch
 from helpers.stops import Told, carry, stopped
 from helpers.toys import Copy, trainer_for
-from helpers.whole_runs import configure, rows, run, weights
+from helpers.whole_runs import configure, rows, run, training, weights
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ngrpo import NGRPO
 from grpobench.algorithms.ppo import PPO
@@ -100,20 +99,37 @@ def texts(groups: list[Group]) -> list[Any]:
 # Which weights sample
 
 
-@pytest.mark.parametrize("lag", [1, 3, 99])
-def test_rollouts_are_those_of_the_weights_of_so_many_updates_ago(policy: str, lag: int) -> None:
-    """A second, current sampler with the recorded weights draws the same tokens with the same bits."""
-    recorded = Recorded(lagged(policy, lag))
-    trainer, fresh = recorded.trainer, trainer_for(lagged(policy, 0))
+@pytest.mark.parametrize(
+    ("algorithm", "lag"),
+    [
+        (GRPO(), 1),
+        (GRPO(), 3),
+        (GRPO(), 99),
+        (PPO(), 1),
+        (PPO(critic="shared"), 1),
+        (NGRPO(), 1),
+        (ReMax(), 1),
+    ],
+    ids=lambda part: str(part)[:24],
+)
+def test_rollouts_are_those_of_the_weights_of_so_many_updates_ago(
+    policy: str, algorithm: Algorithm[Any], lag: int
+) -> None:
+    """A second, current sampler with the recorded weights draws the same tokens with the same bits. Also with
+    other roles, with mixtures of embeddings and with greedy answers."""
+    recorded = Recorded(lagged(policy, lag, algorithm))
+    trainer, fresh = recorded.trainer, trainer_for(lagged(policy, 0, algorithm))
     for step in range(1, 5):
+        updates = len(recorded.before) - 1
         row = trainer.step(step)
-        done = UPDATES * (step - 1)
-        assert row["sampler/lag"] == min(lag, done)
-        put(fresh, recorded.before[max(0, done - lag)])
+        assert row["sampler/lag"] == min(lag, updates)
+        put(fresh, recorded.before[max(0, updates - lag)])
         groups = fresh.source.gather(step, 0, fresh.curriculum.draw(step, 0))
         assert texts(list(trainer.groups)) == texts(groups)
-        assert not done or row["gap/mean"] > 1e-3, "the weights have moved, so current ones would differ"
-    assert len(recorded.before) == 1 + 4 * UPDATES
+        moved = row["gap/mean"] > 1e-3
+        assert moved or not updates or algorithm != GRPO(), (
+            "the weights have moved: current ones would differ"
+        )
     assert same(policy_of(trainer), recorded.before[-1])
 
 
@@ -121,23 +137,6 @@ def test_without_a_lag_nothing_is_kept_or_logged(policy: str) -> None:
     trainer = trainer_for(lagged(policy, 0))
     assert "sampler/lag" not in trainer.step(1)
     assert not trainer.models.past.staleness and trainer.models.state().keys() == {"policy"}
-
-
-@pytest.mark.parametrize(
-    "algorithm", [PPO(), PPO(critic="shared"), NGRPO(), ReMax()], ids=lambda a: str(a)[:24]
-)
-def test_algorithms_with_other_roles_mixtures_and_greedy_answers_lag(
-    policy: str, algorithm: Algorithm[Any]
-) -> None:
-    recorded = Recorded(lagged(policy, 1, algorithm))
-    trainer, fresh = recorded.trainer, trainer_for(lagged(policy, 0, algorithm))
-    for step in (1, 2, 3):
-        updates = len(recorded.before) - 1
-        trainer.step(step)
-        put(fresh, recorded.before[max(0, updates - 1)])
-        groups = fresh.source.gather(step, 0, fresh.curriculum.draw(step, 0))
-        assert texts(list(trainer.groups)) == texts(groups)
-    assert trainer.models.past.staleness == 1
 
 
 def test_evaluations_and_final_weights_are_of_the_current_policy(policy: str, tmp_path: Path) -> None:
@@ -204,15 +203,6 @@ def test_gap_is_that_between_recorded_and_current_weights(policy: str) -> None:
         logp[name] = trainer.models.forward("policy", batch).logp[batch.completion_mask].double()
     expected = (logp["now"] - logp["old"]).abs().mean().item()
     assert row["gap/mean"] == pytest.approx(expected, rel=1e-3) and expected > 1e-3
-
-
-def test_a_gap_before_the_first_update_still_stops_a_run(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = trainer_for(lagged(policy, 2))
-    monkeypatch.setattr(trainer.sampler, "max_logprob_gap", -1.0)
-    with pytest.raises(RuntimeError, match="the sampler and the trainer disagree"):
-        trainer.step(1)
 
 
 # An engine with weights of its own
@@ -297,14 +287,12 @@ def test_lag_needs_rollouts_of_the_policy(policy: str) -> None:
     for cls in ALGORITHMS.values():
         refused = any("sampler.lag" in why for why in incompatible(lagged(policy, 2, cls())))
         assert refused == (cls().weight_noise is not None)  # the noise is in today's weights
-    (why,) = incompatible(lagged(policy, 2, DPO(), kind="replay"))
-    assert 'sampler.kind is "replay"' in why and "set sampler.lag = 0" in why
 
 
 def test_a_lag_that_this_machine_has_no_memory_for_ends_before_the_first_step(policy: str) -> None:
     """No machine holds a thousand million copies, even of a tiny model."""
     config = lagged(policy, 10**9)
     trainer_for(config)  # of a few updates, which never have as many copies
-    long = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=10**9))
+    long = training(config, steps=10**9)
     with pytest.raises(ModelError, match=r"1000000000 copies .* GB are free; set sampler\.lag = \d+ or"):
         trainer_for(long)

@@ -17,12 +17,14 @@ from helpers.core import core
 from helpers.logs import is_metric
 from helpers.toys import Letters, resting_run, trainer_for
 from helpers.whole_runs import (
-    after,
+    QUIET,
     configure,
+    is_unmoved,
     rows,
     run,
-    run_until_killed,
+    run_until_stopped,
     same,
+    training,
     transcript,
     weights,
 )
@@ -39,7 +41,6 @@ from grpobench.runs.runfolder.logs import status
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import (
     CheckpointConfig,
-    EvaluateConfig,
     ModelConfig,
     RewardConfig,
     SamplerConfig,
@@ -47,7 +48,6 @@ from grpobench.runs.settings.config import (
 )
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train import run_loop, trainer
-from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.update import minibatches
 from grpobench.tasks.data.tables import DataError
 
@@ -180,25 +180,12 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(policy: str, tmp_pa
     """Of an algorithm that has an average in its checkpoints; test_stopping.py has others."""
     config = configure(policy, SDFT(teacher_rate=0.3), checkpoint=CheckpointConfig(every=2))
     run(config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
+    run_until_stopped(config, tmp_path / "parts", 2)
     assert [row["step"] for row in rows(tmp_path / "parts")] == [0, 1, 2]
     run(config, tmp_path / "parts")
     assert same(tmp_path / "parts", tmp_path / "whole")
     assert rows(tmp_path / "parts", "eval.jsonl") == rows(tmp_path / "whole", "eval.jsonl")
-    start = weights(Path(policy) / "model.safetensors")
-    moved = weights(tmp_path / "parts" / "final" / "policy.safetensors")
-    assert not all(torch.equal(moved[name], start[name]) for name in start)
-
-
-def test_run_killed_behind_its_checkpoint_repeats_the_lost_step(policy: str, tmp_path: Path) -> None:
-    """The kill comes while step 3 is logged; its row is set aside and the step done again, bit for bit."""
-    config = configure(policy, checkpoint=CheckpointConfig(every=2))
-    run(config, tmp_path / "whole")
-    run_until_killed(config, tmp_path / "parts", 3)
-    run(config, tmp_path / "parts")
-    assert same(tmp_path / "parts", tmp_path / "whole")
-    assert [row["step"] for row in rows(tmp_path / "parts", "metrics.orphan-1.jsonl")] == [3]
+    assert not is_unmoved(policy, tmp_path / "parts")
 
 
 # On policy
@@ -206,7 +193,7 @@ def test_run_killed_behind_its_checkpoint_repeats_the_lost_step(policy: str, tmp
 
 def test_first_update_is_exactly_on_policy(policy: str, tmp_path: Path) -> None:
     config = configure(policy)
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, num_minibatches=1))
+    config = training(config, num_minibatches=1)
     for row in run(config, tmp_path)[1:]:
         assert row["policy/clip_low"] == row["policy/clip_high"] == 0
         assert row["gap/mean"] < 1e-4 and row["gap/max"] < 1e-3  # float32; logits of a few tens
@@ -238,7 +225,7 @@ def test_gap_between_sampler_and_trainer_stops_the_run(
         return dataclasses.replace(batch, sampler_logp=batch.sampler_logp - skew)
 
     monkeypatch.setattr(trainer, "pack_groups", skewed)
-    config = configure(policy, model=ModelConfig(policy, dtype=dtype), evaluate=EvaluateConfig(0, 0, 0, 0))
+    config = configure(policy, model=ModelConfig(policy, dtype=dtype), evaluate=QUIET)
     if stops:
         with pytest.raises(RuntimeError, match=f"disagree by {skew} nats per token"):
             run(config, tmp_path)
@@ -264,19 +251,20 @@ def test_a_gap_that_updates_opened_ends_a_run_as_diverged(policy: str) -> None:
         assert re.search("disagree by .* nats per token at step 2 in bfloat16", made.diverged)
 
 
-@pytest.mark.parametrize("cause", ["first", "float32", "int8", "other sampler"])
+@pytest.mark.parametrize("cause", ["first", "first with a lag", "float32", "int8", "other sampler"])
 def test_any_other_gap_is_a_fault(cause: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first check that passed, without rounding, or with weights that may be others."""
     dtype: Any = "float32" if cause == "float32" else "bfloat16"
     weights: Any = "int8" if cause == "int8" else "trainer"
-    config = configure(policy, model=ModelConfig(policy, dtype=dtype), sampler=SamplerConfig(weights=weights))
+    sampling = SamplerConfig(weights=weights, lag=2 if "lag" in cause else 0)
+    config = configure(policy, model=ModelConfig(policy, dtype=dtype), sampler=sampling)
     trainer = trainer_for(config)
     if cause == "other sampler":
         sampler = trainer.sampler
         sampler.reads_trainer_weights = type("Other", (HFSampler,), {})(
             trainer.models, sampler.end.tolist(), sampler.pad, 8, sampler.context
         ).reads_trainer_weights
-    if cause != "first":
+    if not cause.startswith("first"):
         trainer.step(1)
     monkeypatch.setattr(trainer.sampler, "max_logprob_gap", -1.0)
     with pytest.raises(RuntimeError, match="the sampler and the trainer disagree"):
@@ -300,9 +288,7 @@ def test_constant_reward_leaves_the_policy_where_it_was(policy: str, tmp_path: P
     run_rows = run(configure(policy, reward=RewardConfig(kind="constant")), tmp_path)
     assert all(row["reward/mean"] == 1 and row["groups/zero_signal"] == 1 for row in run_rows[1:])
     assert all(row["grad_norm/policy"] == 0 for row in run_rows[1:])
-    start = weights(Path(policy) / "model.safetensors")
-    end = weights(tmp_path / "final" / "policy.safetensors")
-    assert all(torch.equal(end[name], start[name]) for name in start)
+    assert is_unmoved(policy, tmp_path)
 
 
 def test_samples_that_were_not_graded_are_masked(policy: str, tmp_path: Path) -> None:
@@ -330,7 +316,7 @@ def test_step_without_any_graded_sample_makes_no_update(
     from grpobench.tasks.task import Verdict
 
     monkeypatch.setattr(Letters, "grade", lambda self, text: Verdict({}, None, "infra_error"))
-    config = configure(policy, evaluate=EvaluateConfig(0, 0, 0, 0))
+    config = configure(policy, evaluate=QUIET)
     run_rows = run(config, tmp_path)
     assert all(row["outcome/infra_error"] == 1 and "grad_norm/policy" not in row for row in run_rows[1:])
     assert status(tmp_path)["state"] == "finished"
@@ -404,8 +390,8 @@ class Broken(GRPO):
 
 
 def test_update_with_nan_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_path: Path) -> None:
-    config = configure(policy, Broken(bad=(2, 3), endless=(5, 6)), evaluate=EvaluateConfig(0, 0, 0, 0))
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=7))
+    config = configure(policy, Broken(bad=(2, 3), endless=(5, 6)), evaluate=QUIET)
+    config = training(config, steps=7)
     run_rows = run(config, tmp_path)
     assert [row["grad/nonfinite"] for row in run_rows[1:]] == [0, 2, 2, 0, 2, 2, 0]
     assert "grad_norm/policy" not in run_rows[2] and run_rows[4]["grad_norm/policy"] > 0
@@ -417,19 +403,17 @@ def test_update_with_nan_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_
 
 def test_skipped_update_changes_neither_weights_nor_moments(policy: str, tmp_path: Path) -> None:
     config = configure(policy, Broken(bad=(3,)), checkpoint=CheckpointConfig(every=1, keep=9))
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
-    with pytest.raises(Preempted):
-        run(config, tmp_path, after(tmp_path, 3))
+    config = training(config, steps=4)
+    run_until_stopped(config, tmp_path, 3)
     before, behind = (weights(tmp_path / "checkpoints" / f"step-{k}" / "policy.safetensors") for k in (2, 3))
     assert before.keys() == behind.keys() and any(name.startswith("optimizer:exp_avg:") for name in before)
     assert all(torch.equal(before[name], behind[name]) for name in before)
 
 
 def test_four_bad_steps_in_a_row_diverge_with_finite_weights_on_disk(policy: str, tmp_path: Path) -> None:
-    config = configure(policy, Broken(bad=tuple(range(3, 20))), evaluate=EvaluateConfig(0, 0, 0, 0))
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12))
-    with pytest.raises(Preempted):
-        run(config, tmp_path, after(tmp_path, 4))
+    config = configure(policy, Broken(bad=tuple(range(3, 20))), evaluate=QUIET)
+    config = training(config, steps=12)
+    run_until_stopped(config, tmp_path, 4)
     run_rows = run(config, tmp_path)
     assert status(tmp_path)["state"] == "diverged", "bad steps are counted over a resume"
     assert "4 steps in a row, the last at step 6" in status(tmp_path)["why"]
@@ -449,8 +433,8 @@ class Undefined(GRPO):
 
 
 def test_a_divergence_by_what_an_algorithm_returned_names_the_method(policy: str, tmp_path: Path) -> None:
-    config = configure(policy, Undefined(), evaluate=EvaluateConfig(0, 0, 0, 0))
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
+    config = configure(policy, Undefined(), evaluate=QUIET)
+    config = training(config, steps=8)
     line = Undefined.compute_signal.__code__.co_firstlineno
     where = (
         rf"test_loop\.py:{line} Undefined\.compute_signal returned advantage with nan in (\d+) of \1 values"
@@ -473,13 +457,10 @@ def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str
             )  # trains on every row, whatever its reward
 
     config = configure(policy, Vast(), reward=RewardConfig(weights={"correct": 1e39}))
-    run_rows = run(dataclasses.replace(config, evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
+    run_rows = run(dataclasses.replace(config, evaluate=QUIET), tmp_path)
     assert [row["grad/nonfinite"] for row in run_rows[1:]] == [2, 2, 2]
     assert len(transcript(tmp_path, 2)) == 4 and status(tmp_path)["state"] == "finished"
-    start, end = (
-        weights(p) for p in (Path(policy) / "model.safetensors", tmp_path / "final/policy.safetensors")
-    )
-    assert all(torch.equal(end[name], start[name]) for name in start)
+    assert is_unmoved(policy, tmp_path)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, step: int, role: str = "policy") -> None:
@@ -525,8 +506,7 @@ def test_weights_that_were_spoilt_behind_the_optimizer_are_not_kept_either(
         next(spoilt.models.language.parameters()).data.fill_(math.nan)
 
     config = configure(policy)
-    with pytest.raises(Preempted):
-        run(config, tmp_path, after(tmp_path, 3))
+    run_until_stopped(config, tmp_path, 3)
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "policy.safetensors").write_bytes(b"of an earlier attempt")
     monkeypatch.setattr(run_loop, "tell_events", spoil)  # after the weights of the checkpoint were checked

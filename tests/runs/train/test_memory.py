@@ -22,7 +22,7 @@ from helpers.memory import hold_sequences, hold_tokens, in_a_fresh_process, read
 from helpers.sampling import requests, same, sampler
 from helpers.stops import Told
 from helpers.toys import backward, distance, models_for, off_policy, resting_run, rollouts
-from helpers.whole_runs import after, configure, run, timeless, weights
+from helpers.whole_runs import QUIET, configure, run, run_until_stopped, timeless, weights
 from helpers.whole_runs import same as same_runs
 
 from grpobench.algorithms.algorithm import Algorithm
@@ -43,19 +43,15 @@ from grpobench.runs.models.token_budgets import (
     portions,
 )
 from grpobench.runs.sample.fused import Fused
-from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig
+from grpobench.runs.settings.config import CheckpointConfig
 from grpobench.runs.tools import faults
 from grpobench.runs.train.execute import execute
-from grpobench.runs.train.progress import Preempted
 
 CLOSE = 1e-5
 """Of the gradient's norm: float32 sums in another order."""
 SMALL = 1e-6
 """Of a metric near zero, the mean of numbers near one in another order."""
 LENGTHS = [[7, 4, 9, 5], [12, 6, 3, 8], [5, 5, 10, 2]]
-
-
-QUIET = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
 
 
 @pytest.fixture
@@ -238,8 +234,7 @@ def test_a_resumed_run_goes_on_with_what_was_lowered(
         hold_tokens(patch, 60)
         hold_sequences(patch, 5)
         undisturbed = run(config, tmp_path / "whole")
-        with pytest.raises(Preempted):
-            run(config, tmp_path / "resumed", after(tmp_path / "resumed", 2))
+        run_until_stopped(config, tmp_path / "resumed", 2)
     run(config, tmp_path / "resumed")
     assert same_runs(tmp_path / "resumed", tmp_path / "whole")
     assert undisturbed[-1]["cost/memory_halvings"] >= 2

@@ -14,7 +14,7 @@ import torch
 from helpers.sampling import END, requests, same
 from helpers.stops import Told, carry, stopped
 from helpers.toys import characters, tiny, trainer_for
-from helpers.whole_runs import configure, timeless
+from helpers.whole_runs import configure, timeless, training
 
 from grpobench.algorithms.ngrpo import NGRPO
 from grpobench.algorithms.returned import ReturnError
@@ -203,24 +203,9 @@ def test_a_sampler_that_reports_no_routes_is_refused(mixture: str) -> None:
         trainer_for(config).step(1)
 
 
-@pytest.mark.parametrize(
-    ("sampler", "why"),
-    [
-        ({"router_replay": "R3", "kind": "vllm"}, "reports none"),
-        ({"router_replay": "R3", "kind": "replay"}, "whose rollouts are recorded"),
-        ({"router_replay": "R2", "old_logp": "sampler"}, "records the routes of the pass for log π_old"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused_with_a_remedy(sampler: dict[str, Any], why: str) -> None:
-    refusals = incompatible(config_of("nano-moe", **sampler))
-    assert any(why in fault and "; set sampler" in fault for fault in refusals)
-
-
-def test_several_turns_and_trl_are_refused() -> None:
-    config = config_of("nano-moe", router_replay="R3")
+def test_several_turns_take_recorded_routes_and_trl_is_refused() -> None:
+    config = config_of("nano-moe", router_replay="R2")
     several = dataclasses.replace(config, task=TASKS["horizon"]())
-    assert any("horizon has several" in fault for fault in incompatible(several))
-    recorded = dataclasses.replace(several, sampler=SamplerConfig(router_replay="R2"))
-    assert not any("horizon has several" in fault for fault in incompatible(recorded))
-    trl = dataclasses.replace(config, train=dataclasses.replace(config.train, backend="trl"))
+    assert not any("horizon has several" in fault for fault in incompatible(several))
+    trl = training(config, backend="trl")
     assert any("replays no routes" in fault for fault in incompatible(trl))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import Letters, arithmetic_run, trainer_for
-from helpers.whole_runs import configure, run, same, transcript
+from helpers.whole_runs import configure, run, same, training, transcript
 
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings import trl
-from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.token_numbers import by_rollout, entropies
 from grpobench.tasks.task import Problem, Verdict
-
-
-def logging(config: RunConfig, log_tokens: Any, **train: Any) -> RunConfig:
-    settings = {"log_tokens": log_tokens, **train}
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, **settings))
 
 
 def stored(path: Path, step: int) -> list[dict[str, Any]]:
@@ -35,7 +28,7 @@ def stored(path: Path, step: int) -> list[dict[str, Any]]:
 def test_the_default_stores_nothing_and_the_others_change_no_result(policy: str, tmp_path: Path) -> None:
     settings = ("none", "last", "all")
     for name in settings:
-        run(logging(configure(policy), name), tmp_path / name)
+        run(training(configure(policy), log_tokens=name), tmp_path / name)
     assert same(tmp_path / "none", tmp_path / "last") and same(tmp_path / "none", tmp_path / "all")
     with_numbers = {
         name: [step for step in (1, 2, 3) if all(stored(tmp_path / name, step))] for name in settings
@@ -52,7 +45,7 @@ def test_the_default_stores_nothing_and_the_others_change_no_result(policy: str,
 def test_the_numbers_are_those_of_the_models_logits_and_of_grpos_equation() -> None:
     """Before the step: log-softmax and entropy of transformers' logits; after it: the same with the new
     weights. The advantage is (reward − mean) / (deviation + epsilon) of the group."""
-    config = logging(arithmetic_run(GRPO(), steps=1), "last")
+    config = training(arithmetic_run(GRPO(), steps=1), log_tokens="last")
     trainer = trainer_for(config)
     trainer.step(1)
     before, after = trainer_for(config).loaded.model, trainer.loaded.model
@@ -81,9 +74,9 @@ def test_the_numbers_are_those_of_the_models_logits_and_of_grpos_equation() -> N
 
 
 def test_pairs_have_no_advantage_and_ungraded_rollouts_no_numbers(policy: str, tmp_path: Path) -> None:
-    run(logging(configure(policy, DPO()), "all"), tmp_path / "dpo")
+    run(training(configure(policy, DPO()), log_tokens="all"), tmp_path / "dpo")
     assert set(stored(tmp_path / "dpo", 1)[0]) == {"characters", "logp", "entropy", "ratio"}
-    run(logging(configure(policy, task=Letters(faulty=True)), "all"), tmp_path / "faulty")
+    run(training(configure(policy, task=Letters(faulty=True)), log_tokens="all"), tmp_path / "faulty")
     rows = [c for row in transcript(tmp_path / "faulty", 1) for c in row["completions"]]
     ungraded = [completion["outcome"] == "infra_error" for completion in rows]
     assert any(ungraded) and not all(ungraded)
@@ -113,7 +106,7 @@ def test_a_character_of_several_tokens_belongs_to_the_last_and_replies_have_no_n
 
 
 def test_a_step_that_stores_nothing_computes_nothing() -> None:
-    trainer = trainer_for(logging(arithmetic_run(GRPO()), "last"))
+    trainer = trainer_for(training(arithmetic_run(GRPO()), log_tokens="last"))
     trainer.step(1)
     assert not trainer.token_numbers
     trainer.step(2)
@@ -121,7 +114,7 @@ def test_a_step_that_stores_nothing_computes_nothing() -> None:
 
 
 def test_trls_trainers_refuse_it() -> None:
-    refusals = [*trl.of_memory(logging(arithmetic_run(GRPO()), "all"))]
+    refusals = [*trl.of_memory(training(arithmetic_run(GRPO()), log_tokens="all"))]
     assert refusals == [
         'stores no numbers of tokens, and train.log_tokens is "all"; set it to "none"',
     ]

@@ -3,15 +3,10 @@ the sampler's probabilities is refused."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
-import pytest
 import torch
 from helpers.toys import trainer_for
 from helpers.whole_runs import configure
 
-from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.ngrpo import NGRPO
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator
 from grpobench.runs.sample.rollouts import pack_groups
@@ -34,26 +29,7 @@ def test_old_log_probabilities_are_of_the_full_distribution(policy: str) -> None
     assert record.gap["gap/mean"] > 1e-3, "more than a fault's, and the run goes on"
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"correction": "tis"}, "sampler.correction weighs"),
-        ({"old_logp": "sampler"}, 'set sampler.old_logp = "auto"'),
-        ({"kind": "replay"}, 'not "replay"; remove sampler.top_p'),
-        ({"kind": "vllm-server", "url": "http://x"}, 'not "vllm-server"'),
-        ({"min_p": 0.1}, "depend on their order"),
-    ],
-)
-def test_what_would_weigh_wrongly_is_refused(policy: str, settings: dict[str, Any], reason: str) -> None:
-    config = configure(policy, sampler=SamplerConfig(top_p=0.9, **settings))
-    assert reason in "; ".join(incompatible(config))
-    full = dataclasses.replace(config, sampler=dataclasses.replace(config.sampler, top_p=1.0, min_p=0.0))
-    assert "truncat" not in "; ".join(incompatible(full)) and reason not in "; ".join(incompatible(full))
-
-
-def test_masks_and_mixtures_by_the_sampler_are_refused(policy: str) -> None:
-    masked = configure(policy, sampler=SamplerConfig(min_p=0.1), modify=Modifiers(off_policy_mask=0.1))
-    assert "set modify.off_policy_mask = 0 or remove sampler.min_p" in "; ".join(incompatible(masked))
+def test_mixtures_of_embeddings_of_fewer_tokens_are_refused(policy: str) -> None:
     mixed = configure(policy, NGRPO(), sampler=SamplerConfig(top_k=5))
     assert "mixes embeddings of all tokens" in "; ".join(incompatible(mixed))
 
@@ -74,10 +50,3 @@ def test_rollouts_end_after_the_strings_of_the_recipe(policy: str) -> None:
         assert rollout.completion == other.completion[: len(rollout.completion)]
         assert string not in text(rollout.completion[:-1])
         assert rollout.stopped or string not in text(rollout.completion)
-
-
-def test_strings_that_cannot_end_a_rollout_are_refused(policy: str) -> None:
-    empty = configure(policy, sampler=SamplerConfig(stop=("",)))
-    assert "sampler.stop has an empty string" in "; ".join(incompatible(empty))
-    replayed = configure(policy, sampler=SamplerConfig(kind="replay", stop=("x",)))
-    assert 'sampler.kind is "replay"; set sampler.stop = []' in "; ".join(incompatible(replayed))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.whole_runs import after, configure, rows, run, timeless
+from helpers.whole_runs import QUIET, configure, rows, run, run_until_stopped, timeless, training
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.analysis.runfolder.load import load
@@ -16,12 +16,11 @@ from grpobench.analysis.topics.events import run_findings
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.settings import stored
-from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
+from grpobench.runs.settings.config import CheckpointConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_text
 from grpobench.runs.tools.files import line
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train import trainer
-from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.watch import Watch
 
 POLICY = "nano"
@@ -39,7 +38,7 @@ def lost_reward(monkeypatch: pytest.MonkeyPatch, since: int = 2) -> None:
 
 def twelve(**sections: Any) -> RunConfig:
     config = configure(POLICY, GRPO(), **sections)
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12))
+    return training(config, steps=12)
 
 
 def kinds(path: Path) -> dict[str, dict[str, Any]]:
@@ -79,8 +78,7 @@ def test_a_resumed_run_has_the_events_of_an_uninterrupted_one(
     )
     undisturbed, parted = tmp_path / "whole", tmp_path / "parted"
     run(config, undisturbed)
-    with pytest.raises(Preempted):
-        run(config, parted, after(parted, 3))
+    run_until_stopped(config, parted, 3)
     (parted / "events.jsonl").write_text('{"kind": "of a step that is made again"}\n')
     run(config, parted)
     assert (parted / "events.jsonl").read_bytes() == (undisturbed / "events.jsonl").read_bytes()
@@ -90,7 +88,7 @@ def test_a_resumed_run_has_the_events_of_an_uninterrupted_one(
 
 def test_events_of_rows_that_were_thrown_away_are_too(tmp_path: Path) -> None:
     steps = TrainConfig(steps=1, prompts_per_step=2, group_size=2)
-    quiet = EvaluateConfig(0, 0, 0, 0)
+    quiet = QUIET
     config = configure(POLICY, evaluate=quiet, checkpoint=CheckpointConfig(every=0), train=steps)
     (tmp_path / "events.jsonl").write_text('{"kind": "old"}\n')
     run(config, tmp_path)
@@ -145,12 +143,9 @@ def test_a_folder_of_before_there_were_events_to_stop_on_is_no_other_run() -> No
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ('["acuracy_collapse"]', r"unknown event 'acuracy_collapse'; did you mean 'accuracy_collapse'\?"),
         ('["zzz"]', "unknown event 'zzz'; known: accuracy_collapse, reward_collapse, "),
         ('["grader_failure"]', "grader_failure says nothing against the policy"),
         ('["signal_saturation"]', "signal_saturation says nothing against the policy"),
-        ('["kl_blowup", "kl_blowup"]', "lists an event twice"),
-        ("[3]", "stop_on"),
     ],
 )
 def test_a_wrong_event_is_an_error_of_the_recipe(value: str, message: str) -> None:

@@ -12,19 +12,18 @@ import pytest
 import torch
 from helpers.stops import Told, carry, stopped
 from helpers.toys import Letters
-from helpers.whole_runs import configure, rows, run, timeless
+from helpers.whole_runs import QUIET, configure, rows, run, timeless
 
 from grpobench.algorithms.a_star_po import AStarPO
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.settings.config import EvaluateConfig, RewardConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.parts import build
+from grpobench.runs.train.parts import RunParts, build
 from grpobench.runs.train.prepare import base_rollouts
 from grpobench.tasks.data.tables import DataError
 
 SAMPLES = 3
-QUIET = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
 SINGLE = TrainConfig(steps=3, prompts_per_step=4, group_size=1, learning_rate={"policy": 1e-3})
 
 
@@ -71,24 +70,29 @@ def test_rollouts_before_training_are_counted_in_the_costs_and_kept(
     assert files(cache) == made
 
 
-def test_values_are_made_of_the_rewards_of_the_initial_policy(policy: str, cache: Path) -> None:
-    captured = {}
+def build_with_rewards(config: RunConfig) -> tuple[RunParts, torch.Tensor]:
+    """The parts of a run, and the rewards of the initial policy that they were built with."""
+    rewards = []
 
     def look(*arguments: object) -> base_rollouts.BaseRollouts:
-        captured["found"] = base_rollouts.base_rollouts(*arguments)  # type: ignore[arg-type]
-        return captured["found"]
+        answered = base_rollouts.base_rollouts(*arguments)  # type: ignore[arg-type]
+        rewards.append(answered.reward)
+        return answered
 
-    parts = build(config_of(policy), ask=look)
-    reward = captured["found"].reward
+    return build(config, ask=look), *rewards
+
+
+def test_values_are_made_of_the_rewards_of_the_initial_policy(policy: str, cache: Path) -> None:
+    parts, reward = build_with_rewards(config_of(policy))
     assert reward.shape == (12, SAMPLES) and reward.std() > 0
     expected = 0.5 * (torch.logsumexp(reward.double() / 0.5, -1) - math.log(SAMPLES))
     assert [parts.curriculum.expected(i) for i in range(12)] == pytest.approx(expected.tolist())  # type: ignore[attr-defined]
     # Other rewards, of the same completions
     made = files(cache)
-    build(config_of(policy, reward=RewardConfig(kind="flipped")), ask=look)
-    assert torch.equal(captured["found"].reward, 1 - reward) and files(cache) == made
-    build(dataclasses.replace(config_of(policy), seed=4), ask=look)
-    assert not torch.equal(captured["found"].reward, reward) and len(files(cache)) == 6
+    _, flipped = build_with_rewards(config_of(policy, reward=RewardConfig(kind="flipped")))
+    assert torch.equal(flipped, 1 - reward) and files(cache) == made
+    _, other = build_with_rewards(dataclasses.replace(config_of(policy), seed=4))
+    assert not torch.equal(other, reward) and len(files(cache)) == 6
 
 
 def test_the_value_reaches_the_rows_of_its_problem(policy: str, tmp_path: Path) -> None:
@@ -128,14 +132,7 @@ def test_a_damaged_file_is_sampled_anew(policy: str, cache: Path) -> None:
 
 
 def test_completions_that_cannot_be_graded_have_no_value(policy: str, tmp_path: Path) -> None:
-    captured = {}
-
-    def look(*arguments: object) -> base_rollouts.BaseRollouts:
-        captured["found"] = base_rollouts.base_rollouts(*arguments)  # type: ignore[arg-type]
-        return captured["found"]
-
-    parts = build(config_of(policy, task=Letters(faulty=True)), ask=look)
-    reward = captured["found"].reward
+    parts, reward = build_with_rewards(config_of(policy, task=Letters(faulty=True)))
     assert 0 < reward.isnan().sum() < reward.numel(), "those that begin below P"
     unknown = [math.isnan(parts.curriculum.expected(i)) for i in range(12)]  # type: ignore[attr-defined]
     assert unknown == reward.isnan().all(-1).tolist() and any(unknown)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -240,25 +239,6 @@ def test_kills_in_the_middle_cost_a_warm_start_nothing(
     assert records[0] == records[1]
 
 
-def test_one_process_makes_a_warm_start_while_the_others_wait(tmp_path: Path) -> None:
-    order = []
-    started = threading.Event()
-
-    def second() -> None:
-        started.set()
-        with warmstart.alone(tmp_path / "x"):
-            order.append("second")
-
-    with warmstart.alone(tmp_path / "x"):
-        thread = threading.Thread(target=second)
-        thread.start()
-        started.wait()
-        with warmstart.alone(tmp_path / "y"):  # another folder is another matter
-            order.append("first")
-    thread.join(timeout=30)
-    assert order == ["first", "second"]
-
-
 def test_key_changes_with_what_changes_the_result_and_with_nothing_else() -> None:
     loaded = load("nano")
 
@@ -371,8 +351,3 @@ def test_a_file_of_answers_that_cannot_be_used(tmp_path: Path, line: str, words:
     config = dataclasses.replace(CONFIG, warm_start_answers=str(file))
     with pytest.raises(DataError, match=words):
         demonstrations.demonstrations(load("nano"), ARITHMETIC, config)
-
-
-def test_another_source_of_answers_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="must be reference, distribution or the path"):
-        ModelConfig(warm_start_answers="dist")
