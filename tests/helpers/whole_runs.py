@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import multiprocessing
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import zstandard
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.runfolder import checkpoints
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import (
     CheckpointConfig,
@@ -90,6 +94,23 @@ def run_until_stopped(config: RunConfig, path: Path, step: int) -> None:
     """Execute in a folder until the row of a step is there, and then tell the run to stop."""
     with pytest.raises(Preempted):
         run(config, path, after(path, step))
+
+
+def killing(path: Path, step: int, checkpoint: bool = False) -> Callable[[], bool]:
+    """Kills this process's children once a run in a folder has written the row of a step and, if asked, a
+    `checkpoint`, which its ranks write in the background. Asks for no stop."""
+    killed: list[BaseProcess] = []
+
+    def stop() -> bool:
+        if not killed and last_step(path) >= step:
+            while checkpoint and not checkpoints.steps(path):
+                time.sleep(0.05)
+            killed.extend(multiprocessing.active_children())
+            for child in killed:
+                child.kill()
+        return False
+
+    return stop
 
 
 class Killed(Exception):

@@ -6,8 +6,6 @@ A part of it is in `make test`, all of it in `make test-devices`.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.warm import Warm
-from helpers.whole_runs import after, configure, run, run_until_stopped, same
+from helpers.whole_runs import configure, killing, run, run_until_stopped, same
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.curriculum import Shuffled
@@ -101,21 +99,6 @@ def test_a_stopped_run_goes_on_exactly(plain: Path, policy: str, tmp_path: Path)
         assert not multiprocessing.active_children()
     run(lagged(policy, True), tmp_path / "run")
     assert same(tmp_path / "run", plain)
-
-
-def killing(path: Path, step: int) -> Callable[[], bool]:
-    """Kills the other process once, when a run has written the row of a step; asks for no stop."""
-    wait, killed = after(path, step), []
-
-    def stop() -> bool:
-        if not killed and wait():
-            for child in multiprocessing.active_children():
-                assert child.pid
-                os.kill(child.pid, signal.SIGKILL)
-                killed.append(child)
-        return False
-
-    return stop
 
 
 def test_a_sampler_that_is_killed_is_replaced_and_nothing_is_lost(

@@ -10,11 +10,8 @@ import errno
 import functools
 import json
 import multiprocessing
-import os
 import pickle
-import signal
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Timer
@@ -28,8 +25,8 @@ from helpers.ranked import Result, gradients, in_ranks
 from helpers.toys import brief, distance, norm
 from helpers.warm import Warm
 from helpers.whole_runs import (
-    after,
     configure,
+    killing,
     rows,
     run,
     run_until_stopped,
@@ -231,23 +228,6 @@ def test_a_stopped_run_goes_on_exactly(undisturbed_run: tuple[RunConfig, Path], 
     assert same(tmp_path / "parts", undisturbed)
 
 
-def killing(path: Path, step: int) -> Callable[[], bool]:
-    """Kills another rank once a run has written the row of a step, and the checkpoint of the step before is
-    complete; asks for no stop."""
-    wait = after(path, step)
-
-    def stop() -> bool:
-        if wait():
-            while not checkpoints.steps(path):  # it is written in the background
-                time.sleep(0.05)
-            for child in multiprocessing.active_children():
-                assert child.pid
-                os.kill(child.pid, signal.SIGKILL)
-        return False
-
-    return stop
-
-
 def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     undisturbed_run: tuple[RunConfig, Path], tmp_path: Path
 ) -> None:
@@ -258,7 +238,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
         RunFolder.open(path, config) as folder,
         pytest.raises(OSError, match="rank 1 of the run was killed by SIGKILL"),
     ):
-        execute(config, folder, lambda progress: None, killing(path, 2))
+        execute(config, folder, lambda progress: None, killing(path, 2, checkpoint=True))
     assert not multiprocessing.active_children()
     (checkpoint,) = (path / "checkpoints").iterdir()
     whole_tensors = checkpoints.tensors_of(checkpoint, "policy")

@@ -101,31 +101,22 @@ def unfinished() -> Any:
     return rollouts
 
 
-@pytest.mark.parametrize(
-    ("verdict", "replays", "message"),
-    [
-        (Verdict({}, None, "infra_error"), False, "none could be graded.*grpobench tasks check letters"),
-        (
-            Verdict(
-                {"correct": 0.0, "short": 0.0, "consistent": 0.0}, None, "crash", fault="Guess.step raised"
-            ),
-            True,
-            "environment failed in every episode: `fault` in the run's",
-        ),
-    ],
-    ids=["nothing is graded", "the environment fails"],
-)
-def test_a_run_whose_machine_fails_in_every_episode_stops(
-    verdict: Verdict,
-    replays: bool,
-    message: str,
-    policy: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_run_of_which_nothing_is_graded_stops(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graded(monkeypatch, verdict)
-    monkeypatch.setattr(Letters, "replays", replays)
-    with pytest.raises(NothingToLearn, match=message):
+    graded(monkeypatch, Verdict({}, None, "infra_error"))
+    with pytest.raises(NothingToLearn, match=r"none could be graded.*grpobench tasks check letters"):
+        run(wide(policy), tmp_path)
+    assert len(rows(tmp_path)) == 1 + 3
+
+
+def test_a_run_whose_environment_fails_in_every_episode_stops(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"correct": 0.0, "short": 0.0, "consistent": 0.0}
+    graded(monkeypatch, Verdict(scores, None, "crash", fault="Guess.step raised"))
+    monkeypatch.setattr(Letters, "replays", True)
+    with pytest.raises(NothingToLearn, match=r"environment failed in every episode: `fault` in the run's"):
         run(wide(policy), tmp_path)
     assert len(rows(tmp_path)) == 1 + 3
 
