@@ -339,23 +339,15 @@ def side_summary(side: SideProgress) -> dict[str, Any]:
 def learned(runs: Sequence[GridResult]) -> dict[str, Any]:
     """Mean test accuracy before and after training, of sampled answers or, without any, of greedy ones."""
     mode = "sampled" if any(name.endswith("/sampled") for name in runs[0].accuracy) else "greedy"
-    accuracies = [
-        {name: run.accuracy[name] for name in run.accuracy if f"/test/{mode}" in name} for run in runs
-    ]
-    ends = [
-        sorted(accuracy_by_name, key=lambda name: int(name.partition("/")[0]))
-        for accuracy_by_name in accuracies
-    ]
+
+    def ends(run: GridResult) -> tuple[float, float]:
+        tested = [name for name in run.accuracy if f"/test/{mode}" in name]
+        tested.sort(key=lambda name: int(name.partition("/")[0]))
+        return run.accuracy[tested[0]], run.accuracy[tested[-1]]
+
+    before, after = zip(*map(ends, runs), strict=True)
     return {
-        "before": round(
-            sum(accuracy_by_name[names[0]] for accuracy_by_name, names in zip(accuracies, ends, strict=True))
-            / len(runs),
-            4,
-        ),
-        "after": round(
-            sum(accuracy_by_name[names[-1]] for accuracy_by_name, names in zip(accuracies, ends, strict=True))
-            / len(runs),
-            4,
-        ),
+        "before": round(sum(before) / len(runs), 4),
+        "after": round(sum(after) / len(runs), 4),
         "tokens": sum(run.tokens for run in runs),
     }

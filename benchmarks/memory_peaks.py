@@ -59,6 +59,10 @@ class Peak:
         """The plan over the measurement: 1 is exact, above 1 the plan says too much."""
         return self.planned / self.measured
 
+    def row(self) -> dict[str, float]:
+        """For JSON."""
+        return {"planned": self.planned, "measured": self.measured, "ratio": self.ratio}
+
 
 @dataclass(frozen=True)
 class PeakComparison:
@@ -78,16 +82,8 @@ class PeakComparison:
 
     def row(self) -> dict[str, Any]:
         """For JSON."""
-        phases = {
-            peak.phase: {"planned": peak.planned, "measured": peak.measured, "ratio": peak.ratio}
-            for peak in self.peaks
-        }
-        largest = {
-            "planned": self.largest.planned,
-            "measured": self.largest.measured,
-            "ratio": self.largest.ratio,
-        }
-        return {"model": self.model, "device": self.device, "phases": phases, "peak": largest}
+        phases = {peak.phase: peak.row() for peak in self.peaks}
+        return {"model": self.model, "device": self.device, "phases": phases, "peak": self.largest.row()}
 
 
 def cases(model: str) -> Iterator[tuple[str, RunConfig, int]]:

@@ -152,30 +152,8 @@ class Failed:
 Message = SideReady | StepCost | Floor
 
 
-class Closed(Exception):
-    """The parent has closed the pipe."""
-
-
-class SidePipe:
-    """The side's end of the pipe."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def wait(self) -> str:
-        """The parent's next command. Raises Closed if the parent has gone."""
-        try:
-            command: str = self.connection.recv()
-        except EOFError:
-            raise Closed from None
-        return command
-
-    def tell(self, message: Message | Failed) -> None:
-        self.connection.send(message)
-
-
-Side = Callable[[BenchmarkCase, SidePipe], None]
-"""Loads the model, sends Ready, then answers commands until the parent has gone."""
+Side = Callable[[BenchmarkCase, Connection], None]
+"""Loads the model, sends Ready, then answers commands until the parent has gone, which raises EOFError."""
 
 
 def serve(connection: Connection, side: Side, case: BenchmarkCase, parent: int) -> None:
@@ -183,15 +161,14 @@ def serve(connection: Connection, side: Side, case: BenchmarkCase, parent: int) 
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which ends this process.
     os.dup2(2, 1)
-    line = SidePipe(connection)
     try:
-        side(case, line)
-    except Closed:
+        side(case, connection)
+    except EOFError:
         return
     except DataError as error:
-        line.tell(Failed(str(error), True))
+        connection.send(Failed(str(error), True))
     except BaseException as error:
-        line.tell(Failed("".join(traceback.format_exception(error)), False))
+        connection.send(Failed("".join(traceback.format_exception(error)), False))
 
 
 def facts() -> dict[str, str | int]:
@@ -273,7 +250,7 @@ def share(text: str) -> float:
     return text.count(LETTER) / max(1, len(text))
 
 
-def ours(case: BenchmarkCase, line: SidePipe) -> None:
+def ours(case: BenchmarkCase, connection: Connection) -> None:
     """The trainer of `runs/train/trainer.py`, in the precision and with the defaults of a run."""
     import torch
 
@@ -288,9 +265,9 @@ def ours(case: BenchmarkCase, line: SidePipe) -> None:
     before = read_peak_memory_gb()
     trainer = our_trainer(case)
     prompt_tokens = sum(len(trainer.loaded.encode(text)) for text in case.texts) * case.group
-    line.tell(SideReady(case.texts, facts(), before))
+    connection.send(SideReady(case.texts, facts(), before))
     number = 0
-    while line.wait() == STEP:
+    while connection.recv() == STEP:
         number += 1
         clock = Stopwatch()
         row = trainer.step(number)
@@ -299,8 +276,8 @@ def ours(case: BenchmarkCase, line: SidePipe) -> None:
         phases["other"] = seconds - sum(phases.values())
         completions = [completion for group in trainer.transcript for completion in group["completions"]]
         tokens = prompt_tokens + sum(int(completion["tokens"]) for completion in completions)
-        line.tell(StepCost(seconds, cpu_seconds, tokens, read_peak_memory_gb(), phases))
-    line.tell(floor(case, trainer.loaded.model))
+        connection.send(StepCost(seconds, cpu_seconds, tokens, read_peak_memory_gb(), phases))
+    connection.send(floor(case, trainer.loaded.model))
 
 
 def our_trainer(case: BenchmarkCase) -> Trainer:
@@ -361,7 +338,7 @@ def import_loop() -> None:
 # TRL's
 
 
-def trl(case: BenchmarkCase, line: SidePipe) -> None:
+def trl(case: BenchmarkCase, connection: Connection) -> None:
     """TRL's GRPOTrainer through its own `train`. Work between two steps is not counted."""
     import torch
     from datasets import Dataset
@@ -388,11 +365,11 @@ def trl(case: BenchmarkCase, line: SidePipe) -> None:
             args=arguments(case, folder, end),
             train_dataset=Dataset.from_list(table),
             processing_class=loaded.tokenizer,
-            callbacks=[gate(line, read_peak_memory_gb)],
+            callbacks=[gate(connection, read_peak_memory_gb)],
         )
         trainer.eos_token_ids = [end]  # otherwise it would cut completions at an end token itself
         torch.set_num_threads(case.threads)
-        line.tell(SideReady(texts, {**facts(), "trl": version()}, before))
+        connection.send(SideReady(texts, {**facts(), "trl": version()}, before))
         trainer.train()
 
 
@@ -434,7 +411,7 @@ def arguments(case: BenchmarkCase, folder: str, end: int) -> Any:
     )
 
 
-def gate(line: SidePipe, peak: Callable[[], float]) -> Any:
+def gate(connection: Connection, peak: Callable[[], float]) -> Any:
     """A callback that holds every step back until the parent asks for it."""
     from transformers import TrainerCallback
 
@@ -443,13 +420,13 @@ def gate(line: SidePipe, peak: Callable[[], float]) -> Any:
         tokens_before = 0
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            line.wait()
+            connection.recv()
             self.tokens_before = int(state.num_input_tokens_seen)
             self.clock = Stopwatch()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             seconds, cpu_seconds = self.clock.read()
-            line.tell(
+            connection.send(
                 StepCost(seconds, cpu_seconds, int(state.num_input_tokens_seen) - self.tokens_before, peak())
             )
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import click
 import pytest
+from helpers.shell import commands
 
 import grpobench
 from grpobench.algorithms import ALGORITHMS
@@ -63,15 +63,7 @@ def test_metric_names() -> None:
             demand_new("metric", name)
 
 
-def commands(group: click.Group = cli.app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every command."""
-    for name, command in group.commands.items():
-        yield (*path, name)
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-
-
-@pytest.mark.parametrize("command", [(), *commands()], ids=" ".join)
+@pytest.mark.parametrize("command", [(), *(words for words, _ in commands())], ids=" ".join)
 def test_help(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     cli.main([*command, "--help"])
     demand_new(" ".join(command), capsys.readouterr().out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,11 +26,17 @@ class Entropy(Detector):
     floor: float = 1e-3
     """Nats per token below which a policy has no entropy to speak of at its start."""
 
-    def start(self, history: History) -> float | None:
-        """H₀; None before it is known."""
-        begin = baseline(history, history.updates(ENTROPY))
-        level = max(begin.median, begin.first) if begin else 0.0
-        return level if level >= self.floor else None
+    @abstractmethod
+    def bounds(self, start: float) -> tuple[float, bool, float]:
+        """By H₀: the threshold, whether events are above it, and the threshold of severe ones."""
+
+    def find(self, history: History) -> list[Event]:
+        series = history.updates(ENTROPY)
+        begin = baseline(history, series)
+        if begin is None or max(begin.median, begin.first) < self.floor:
+            return []
+        threshold, above, severe = self.bounds(max(begin.median, begin.first))
+        return sustained(self, history, series, threshold, above, begin, severe)
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,8 @@ class EntropyCollapse(Entropy):
     share: float = 0.1
     """Share of H₀ below which entropy has collapsed."""
 
-    def find(self, history: History) -> list[Event]:
-        series, level = history.updates(ENTROPY), self.start(history)
-        if level is None:
-            return []
-        begin = baseline(history, series)
-        return sustained(self, history, series, self.share * level, False, begin, self.share * level / 4)
+    def bounds(self, start: float) -> tuple[float, bool, float]:
+        return self.share * start, False, self.share * start / 4
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,8 @@ class EntropyExplosion(Entropy):
     times: float = 2.0
     """Multiple of H₀ above which entropy has exploded."""
 
-    def find(self, history: History) -> list[Event]:
-        series, level = history.updates(ENTROPY), self.start(history)
-        if level is None:
-            return []
-        begin = baseline(history, series)
-        return sustained(self, history, series, self.times * level, True, begin, 2 * self.times * level)
+    def bounds(self, start: float) -> tuple[float, bool, float]:
+        return self.times * start, True, 2 * self.times * start
 
 
 @dataclass(frozen=True)

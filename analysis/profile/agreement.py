@@ -10,9 +10,9 @@ from typing import Any
 
 from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.scores import COMMON_RATE, Profile
-from grpobench.analysis.profile.table import fold, rate_text
+from grpobench.analysis.profile.table import rate_text
 from grpobench.analysis.profile.transfer import ProbeTransfer, transfer
-from grpobench.analysis.tools.text import NONE, interval, two
+from grpobench.analysis.tools.text import NONE, fold, interval, two
 
 
 @dataclass(frozen=True)

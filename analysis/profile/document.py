@@ -18,7 +18,6 @@ from grpobench.analysis.profile.scores import COMMON_RATE, GATE_SCORE, Profile
 from grpobench.analysis.profile.table import (
     algorithms_with_runs,
     common_text,
-    fold,
     gate_of,
     lines,
     loss_text,
@@ -28,7 +27,7 @@ from grpobench.analysis.profile.table import (
     scores_on,
 )
 from grpobench.analysis.statistics.moderated import DEALT_SEEDS, RESOLUTION, RankedAlgorithms, deal
-from grpobench.analysis.tools.text import NONE, listed, two
+from grpobench.analysis.tools.text import NONE, fold, listed, two
 
 MARK = "<!-- Written by `grpobench docs` from the kept outcomes of profiles; do not edit. -->"
 DEALS = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.curves import RatePoint
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import Profile
-from grpobench.analysis.profile.table import check_known, clean, fold
+from grpobench.analysis.profile.table import check_known, clean
 from grpobench.analysis.statistics.moderated import (
     FDR,
     RESOLUTION,
@@ -21,7 +21,7 @@ from grpobench.analysis.statistics.moderated import (
     benjamini_hochberg,
     compare_some,
 )
-from grpobench.analysis.tools.text import NONE, interval, listed, signed
+from grpobench.analysis.tools.text import NONE, fold, interval, listed, signed
 
 MOST_DETAILED = 10
 """Most pairs whose differences are listed one by one."""
@@ -172,19 +172,15 @@ def _on_probe(profile: Profile, probe: Probe, names: Sequence[tuple[str, str]]) 
 def _turned(pair: ProbePair) -> ProbePair:
     """The same pair with the second algorithm first."""
     score, failures = pair.score, pair.failures
-    turned_score = None
-    if score:
-        turned_score = AlgorithmPair(
-            first=score.second,
-            second=score.first,
-            difference=-score.difference,
-            low=-score.high,
-            high=-score.low,
-            p=score.p,
-            q=score.q,
-            told_apart=score.told_apart,
-        )
-    turned_failures = FailurePair(failures.second, failures.first, failures.p, failures.q)
+    turned_score = score and replace(
+        score,
+        first=score.second,
+        second=score.first,
+        difference=-score.difference,
+        low=-score.high,
+        high=-score.low,
+    )
+    turned_failures = replace(failures, first=failures.second, second=failures.first)
     return ProbePair(pair.probe, pair.second, pair.first, turned_score, turned_failures)
 
 

@@ -16,8 +16,6 @@ from grpobench.analysis.profile.table import (
     algorithms_with_runs,
     check_known,
     clean,
-    compare_with_others,
-    fold,
     gate_of,
     gated_text,
     loss_text,
@@ -27,9 +25,10 @@ from grpobench.analysis.profile.table import (
     rate_text,
     scored_probes,
     scores_on,
+    split_by_side,
 )
 from grpobench.analysis.statistics.moderated import FDR, RESOLUTION, AlgorithmPair, benjamini_hochberg
-from grpobench.analysis.tools.text import NONE, interval, listed, signed, two
+from grpobench.analysis.tools.text import NONE, fold, interval, listed, signed, two
 
 MANY = 0.25
 """Share of the other algorithms from which a good or bad one is told apart."""
@@ -77,9 +76,9 @@ def judge(profile: Profile, algorithm: str) -> list[ProbePosition]:
     judged = []
     for name, probe in profile.probes.items():
         if scores_on(profile, name, algorithm):
-            against = compare_with_others(profile, name, algorithm)
-            counts = len(against.pairs), len(against.higher_than), len(against.lower_than)
-            judged.append(ProbePosition(probe, *counts))
+            pairs = profile.against(algorithm, name)
+            higher_than, lower_than = split_by_side(pairs)
+            judged.append(ProbePosition(probe, len(pairs), len(higher_than), len(lower_than)))
     return judged
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.curves import ProbeCurve
 from grpobench.analysis.profile.scores import COMMON_RATE, FEWEST_SEEDS, GATE_SCORE, Profile
 from grpobench.analysis.statistics.moderated import AlgorithmPair, AlgorithmScore
-from grpobench.analysis.tools.text import NONE, interval, listed, signed, two, visible
+from grpobench.analysis.tools.text import NONE, fold, interval, listed, signed, two, visible
 
 PER_TABLE = 5
 """Most probes side by side, so that a table fits a terminal."""
@@ -81,14 +79,6 @@ def ordered(profile: Profile) -> list[str]:
 
 
 # Tables
-
-
-def fold(text: str, width: int = 118) -> str:
-    """Text in lines of at most so many characters; those of a list item are indented."""
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(
-        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def rate_text(rate: float) -> str:
@@ -178,24 +168,11 @@ def gated_text(profile: Profile) -> str:
 # One algorithm
 
 
-@dataclass(frozen=True)
-class Against:
-    """From which others an algorithm is told apart on a probe."""
-
-    pairs: Sequence[AlgorithmPair]
-    """With every other algorithm, from the best on."""
-
-    @property
-    def higher_than(self) -> list[str]:
-        return [pair.second for pair in self.pairs if pair.told_apart and pair.difference > 0]
-
-    @property
-    def lower_than(self) -> list[str]:
-        return [pair.second for pair in self.pairs if pair.told_apart and pair.difference < 0]
-
-
-def compare_with_others(profile: Profile, probe: str, algorithm: str) -> Against:
-    return Against(profile.against(algorithm, probe))
+def split_by_side(pairs: Sequence[AlgorithmPair]) -> tuple[list[str], list[str]]:
+    """The others that an algorithm scores higher and lower than, of those that it is told apart from."""
+    apart = [pair for pair in pairs if pair.told_apart]
+    higher_than = [pair.second for pair in apart if pair.difference > 0]
+    return higher_than, [pair.second for pair in apart if pair.difference < 0]
 
 
 def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
@@ -222,15 +199,16 @@ def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
             rows.append([title, gated, point.failures if point.runs else "", "", "", "", common, *losses])
             continue
         mean = mean_of(profile, name, algorithm)
-        against = compare_with_others(profile, name, algorithm)
+        pairs = profile.against(algorithm, name)
+        higher_than, lower_than = split_by_side(pairs)
         rows.append(
             [
                 title,
                 range_text(profile.cell(name, algorithm), mean),
                 point.failures,
-                str(len(against.pairs)),
-                _names(against.higher_than),
-                _names(against.lower_than),
+                str(len(pairs)),
+                _names(higher_than),
+                _names(lower_than),
                 common,
                 *losses,
             ]

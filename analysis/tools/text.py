@@ -6,6 +6,7 @@ import difflib
 import math
 import os.path
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -242,6 +243,14 @@ def listed(names: Sequence[Any], most: int = 8) -> str:
 
 RATE_SUFFIX = "+rate-x"
 """Between the name of an arm and a multiple of its learning rate, in the name of the arm at that rate."""
+
+
+def fold(text: str, width: int = 118) -> str:
+    """Text in lines of at most so many characters; those of a list item are indented."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def sweep_value(value: Any) -> str:

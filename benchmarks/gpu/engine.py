@@ -4,7 +4,7 @@ back."""
 from __future__ import annotations
 
 import re
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -32,45 +32,36 @@ class Serving:
 
     def __init__(self, name: str, dtype: str, rank: int = 0) -> None:
         self.name, self.dtype, self.rank = name, dtype, rank
-        self.engine: Any = None
-        self.loaded: Loaded | None = None
-        self.models: RoleModels | None = None
-        self.sampler: Any = None
 
-    def begin(self) -> tuple[Loaded, Any]:
-        """The model and the engine that serves it."""
+    @cached_property
+    def loaded(self) -> Loaded:
+        return load(self.name, weights_in=self.dtype)
+
+    @cached_property
+    def models(self) -> RoleModels:
+        adapter = Adapter(rank=self.rank) if self.rank else None
+        return RoleModels(self.loaded.model, dtype=self.dtype, adapter=adapter)
+
+    @cached_property
+    def engine(self) -> Any:
         from grpobench.runs.sample.engines.vllm import VLLM, room_for
 
-        if self.engine is None or self.loaded is None or self.models is None:
-            self.loaded = load(self.name, weights_in=self.dtype)
-            model_path = self.loaded.model.name_or_path
-            adapter = Adapter(rank=self.rank) if self.rank else None
-            self.models = RoleModels(self.loaded.model, dtype=self.dtype, adapter=adapter)
-            self.engine = VLLM(
-                model_path,
-                dtype=self.dtype,
-                rows=256,
-                cache_gb=CACHE,
-                room=room_for(self.models),
-                sleeps=True,
-            )
-        return self.loaded, self.engine
+        path, room = self.loaded.model.name_or_path, room_for(self.models)
+        return VLLM(path, dtype=self.dtype, rows=256, cache_gb=CACHE, room=room, sleeps=True)
 
+    @cached_property
     def follower(self) -> Any:
         """A sampler that keeps the engine in step with the model, which the probe proves."""
         from grpobench.runs.sample.engines.sampler import EngineSampler
 
-        loaded, engine = self.begin()
-        assert self.models is not None
-        if self.sampler is None:
-            prompt, end = loaded.encode("one two six ten"), loaded.end
-            self.sampler = EngineSampler(
-                engine, self.models, end=end, pad=loaded.pad, context=loaded.context, prompt=prompt
-            )
-        return self.sampler
+        loaded = self.loaded
+        prompt, end = loaded.encode("one two six ten"), loaded.end
+        return EngineSampler(
+            self.engine, self.models, end=end, pad=loaded.pad, context=loaded.context, prompt=prompt
+        )
 
     def close(self) -> None:
-        if self.engine is not None:
+        if "engine" in vars(self):
             self.engine.close()
 
 
@@ -98,8 +89,8 @@ def checks(report: Report, serving: Serving, weights: str) -> None:
 
 
 def engine_rate(serving: Serving, sizes: Sizes) -> Outcome:
-    loaded, engine = serving.begin()
-    jobs = [(request.prompt, seed) for request in requests_of(loaded, sizes) for seed in request.seeds]
+    engine, requests = serving.engine, requests_of(serving.loaded, sizes)
+    jobs = [(request.prompt, seed) for request in requests for seed in request.seeds]
     return rate(lambda: sum(len(completion.tokens) for completion in engine.sample(jobs, sizes[-1], 1.0, ())))
 
 
@@ -119,16 +110,15 @@ def compared(report: Report, label: str) -> Outcome:
 
 def follows(serving: Serving) -> Outcome:
     """The engine takes over weights, halved ones, the weights again, and an adapter; the probe tells."""
-    gap = serving.follower().sync()["gap/sync"]
+    gap = serving.follower.sync()["gap/sync"]
     return judged(True, f"gap on the probe {gap:.2g} nats")
 
 
 def sleeps(serving: Serving) -> Outcome:
     """A sleeping engine gives its memory back, wakes up with the trainer's weights, and sleeps again."""
-    _, engine = serving.begin()
-    if not engine.sleeps:
+    if not serving.engine.sleeps:
         raise Skip("vLLM sleeps on GPUs alone")
-    sampler = serving.follower()
+    sampler = serving.follower
     wait()
     before = torch.cuda.mem_get_info()[0]
     sampler.sleep()

@@ -4,7 +4,7 @@ by seed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -68,22 +68,19 @@ class ModelUnderTest:
     def __init__(self, name: str, dtype: str, report: Report) -> None:
         self.name, self.dtype = name, dtype
         self.samples, self.tokens = (4, 16) if report.small else (16, 96)
-        self.loaded_models: tuple[Loaded, RoleModels] | None = None
         self.limit = LARGEST_GAP if dtype == "float32" else LARGEST_ROUNDED_GAP
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}"
 
+    @cached_property
     def models(self) -> tuple[Loaded, RoleModels]:
-        """The same at every call."""
-        if self.loaded_models is None:
-            loaded = load(self.name)
-            self.loaded_models = loaded, RoleModels(loaded.model, dtype=self.dtype)
-        return self.loaded_models
+        loaded = load(self.name)
+        return loaded, RoleModels(loaded.model, dtype=self.dtype)
 
     def sampler(self) -> tuple[Loaded, HFSampler]:
         """A sampler that decodes as on a GPU."""
-        loaded, models = self.models()
+        loaded, models = self.models
         made = HFSampler(models, loaded.end, loaded.pad, 256, loaded.context)
         if made.fuses and models.device.type == "cpu":
             made.graphs = Graphs(models)  # its steps, which are not recorded here
@@ -91,7 +88,7 @@ class ModelUnderTest:
 
     def decoding(self) -> Outcome:
         """The same tokens are fed in every way."""
-        loaded, models = self.models()
+        loaded, models = self.models
         texts = prompts(loaded)
         owner = torch.tensor([row % len(texts) for row in range(self.samples)], device=models.device)
         tokens = torch.randint(5, 50, (8, self.samples), generator=torch.Generator().manual_seed(1))
@@ -122,7 +119,7 @@ class ModelUnderTest:
 
     def recorded(self) -> Outcome:
         """Steps in tensors that never move, recorded as CUDA graphs if there is a GPU."""
-        loaded, models = self.models()
+        loaded, models = self.models
         if not fits(models):
             raise Skip("this model has no fused step")
         with torch.inference_mode():
@@ -150,7 +147,7 @@ class ModelUnderTest:
     ) -> tuple[bool, str]:
         """Whether two calls drew the same completions, or parted where a number lay on a bound between two
         tokens. In bfloat16, whose rounding is larger than most probabilities, nothing is asked."""
-        _, models = self.models()
+        _, models = self.models
         same = sum(first.completion == other.completion for first, other in zip(ours, theirs, strict=True))
         summary = f"{same} of {len(ours)} equal"
         if self.dtype != "float32" or same == len(ours):
@@ -180,7 +177,7 @@ class ModelUnderTest:
 
     def attention(self) -> Outcome:
         """States and gradients of a pack that attends without a dense mask, and with one."""
-        _, models = self.models()
+        _, models = self.models
         if not models.attention.flash:
             raise Skip("FlashAttention does not serve this device")
         trunk = models.networks["policy"].trunk
@@ -191,7 +188,7 @@ class ModelUnderTest:
 
     def packing(self) -> Outcome:
         """Log-probabilities and gradients of packed rows, and of rows that the model reads one by one."""
-        loaded, models = self.models()
+        loaded, models = self.models
         models.language.requires_grad_(True)
         batch = random_batch(loaded, models, 4 if self.samples < 16 else 8)
         logp_and_gradients = []

@@ -15,7 +15,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -179,19 +178,7 @@ def has_greedy(requests: Sequence[Request], temperature: float) -> bool:
     return temperature == 0 or any(GREEDY in request.seeds for request in requests)
 
 
-# What recipes name as `sampler.kind`: functions of these three arguments.
-
-
-def stale(config: RunConfig, models: RoleModels, loaded: Any) -> StaleSampler:
-    """Make a sampler with the initial weights."""
-    return StaleSampler(config, models, loaded)
-
-
-def stale_rollouts(config: RunConfig, models: RoleModels, loaded: Any) -> StaleRolloutSampler:
-    """Make a sampler with the initial weights for rollouts and the trainer's for greedy evaluations."""
-    return StaleRolloutSampler(config, models, loaded)
-
-
-def noisy_routes(config: RunConfig, models: RoleModels, loaded: Any) -> NoisyRouteSampler:
-    """Make a sampler with the trainer's weights whose routers choose other experts."""
-    return NoisyRouteSampler(config, models, loaded)
+# What recipes name as `sampler.kind`.
+stale = StaleSampler
+stale_rollouts = StaleRolloutSampler
+noisy_routes = NoisyRouteSampler

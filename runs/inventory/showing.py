@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from grpobench.runs.inventory.claims import Standing
 
 Row = dict[str, Any]
+REQUIRED = "(required)"
+"""Stands for the default of a setting without one."""
 
 
 def plainly(value: Any) -> str:
@@ -80,12 +82,12 @@ def settings(cls: type) -> list[Row]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field as a plain value, or `(required)`."""
+    """The default of a field as a plain value, or `REQUIRED`."""
     if field.default is not dataclasses.MISSING:
         return strict.plain(field.default)
     if field.default_factory is not dataclasses.MISSING:
         return strict.plain(field.default_factory())
-    return "(required)"
+    return REQUIRED
 
 
 @cache
@@ -378,13 +380,7 @@ def show_algorithm(cls: Any, standing: Standing | None = None) -> Row:
 
 def required(cls: type) -> list[str]:
     """The settings without a default; without values for them there is no instance to describe."""
-    return [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.init
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
+    return [name for name, default in defaults(cls).items() if default == REQUIRED]
 
 
 def show_task(cls: Any) -> Row:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from grpobench.analysis.tools.text import fold as in_lines
 from grpobench.runs.inventory import claims, showing
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -64,11 +64,8 @@ def value(item: Any) -> str:
 
 
 def fold(text: str) -> str:
-    """Text in lines of 118 characters; those of a list item are indented."""
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(
-        reworded(text), 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    """Reworded text in lines of 118 characters."""
+    return in_lines(reworded(text))
 
 
 def sentence(text: str) -> str:

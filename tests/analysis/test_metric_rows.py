@@ -45,15 +45,6 @@ def test_a_frame_has_every_number_in_its_order(tmp_path: Path, logs: list[list[d
     )
 
 
-def test_a_step_that_is_logged_again_replaces_what_came_after(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(
-        "".join(json.dumps({"step": step, "loss": i}) + "\n" for i, step in enumerate((0, 1, 2, 1)))
-    )
-    rows, cut, rewritten = read_metrics(path, "")
-    assert ([*rows.steps], [*rows.values], cut, rewritten) == ([0, 1], [0.0, 3.0], 0, 2)
-
-
 def test_a_number_that_no_float_holds_is_named(tmp_path: Path) -> None:
     path = log(tmp_path / "metrics.jsonl", [{"loss": 1}, {"loss": 10**400}])
     with pytest.raises(LogError, match=r"line 2.* too large for a number"):

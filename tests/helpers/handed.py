@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from grpobench.runs.exchange.handover.folder import write
 from grpobench.runs.exchange.handover.plan import Plan
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.task import Problem
 from helpers.whole_runs import run, transcript
 
@@ -54,6 +57,14 @@ def hand_over(
     out = folder / f"to-{library}"
     recipe = read_recipe(recipe_file(folder, *arms), sets)
     return write(recipe, library, out, leave_out, lambda text: None), out
+
+
+def refused(folder: Path, library: str, arm: str, *sets: str) -> str:
+    """Why the recipe's arm with these settings is not handed over; nothing of it is written."""
+    with pytest.raises(ConfigError) as error:
+        hand_over(folder, library, arm, sets=sets)
+    assert not (folder / f"to-{library}").exists()
+    return str(error.value)
 
 
 def stored_completions(folder: Path) -> list[tuple[Problem, str, dict[str, Any]]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from grpobench.runs import cli
@@ -26,3 +28,13 @@ def run_cli(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> l
     assert cli.main(words) == code
     captured = capsys.readouterr()
     return (captured.err if code else captured.out).splitlines()
+
+
+def commands(
+    group: click.Group = cli.app, before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command by its words, each group before what it holds."""
+    for name, below in group.commands.items():
+        yield (*before, name), below
+        if isinstance(below, click.Group):
+            yield from commands(below, (*before, name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import math
 import os
 import signal
@@ -161,6 +162,18 @@ def register(patch: Any) -> None:
     """Have them in the place of the suite's algorithms and tasks."""
     patch.setattr("grpobench.algorithms.ALGORITHMS", ALGORITHMS)
     patch.setattr("grpobench.tasks.TASKS", TASKS)
+
+
+def run_graded(patch: Any) -> None:
+    """Have them, and `graded` runs in processes that begin in no time."""
+    from grpobench.runs.experiment.experiment import run_experiment
+    from helpers.warm import Warm
+
+    register(patch)
+    patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
+    quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
+    for module in ("api.experiments", "experiment.interim"):
+        patch.setattr(f"grpobench.runs.{module}.run_experiment", quick)
 
 
 BROKEN: list[str] = []

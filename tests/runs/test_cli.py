@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from helpers import stand_ins
 from helpers.logs import is_metric
 from helpers.pages import drawing
-from helpers.shell import command
+from helpers.shell import command, commands
 
 from grpobench.runs import cli
 from grpobench.runs.commands.inventory import KINDS
@@ -116,7 +115,6 @@ def test_a_submodule_imported_first_is_executed_once() -> None:
     [
         (["report", "nowhere"], "nowhere: no such folder"),
         (["report", ".", "--format", "htlm"], "unknown format 'htlm'; did you mean html?"),
-        (["show", "algorithm", "plian"], "unknown algorithm 'plian'; did you mean plain?"),
         (["show", "metric", "gap/meen"], "did you mean gap/mean?"),
         (["run", "quikstart"], "unknown recipe 'quikstart'; did you mean quickstart?"),
         (["run", "quickstart", "--seeds", "x"], "--seeds x: write numbers such as 0,1,2 or 0-4"),
@@ -124,12 +122,8 @@ def test_a_submodule_imported_first_is_executed_once() -> None:
     ],
 )
 def test_wrong_word_gives_exit_2_and_the_remedy(
-    words: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     assert cli.main(words) == 2
     assert message in capsys.readouterr().err
 
@@ -296,16 +290,9 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert "train.prompts_per_step: 2 -> 4" in capsys.readouterr().err
 
 
-def commands(group: click.Group = cli.app, *before: str) -> Iterator[tuple[str, ...]]:
-    """The words of every command."""
-    for name, below in group.commands.items():
-        if isinstance(below, click.Group):
-            yield from commands(below, *before, name)
-        else:
-            yield (*before, name)
-
-
-@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [words for words, below in commands() if not isinstance(below, click.Group)], ids=" ".join
+)
 def test_every_command_has_help_that_fits_a_terminal(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,6 +324,9 @@ def usage_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["run", "quickstart", "--arms", "grpo"], "'--set arms=...'"),
         (["run", "quickstart", "--steps=5"], "'--set train.steps=...'"),
         (["finding", "run", "std-bias", "--model", "nano"], "'--set model.name=...'"),
+        (["compare", "grpo", "--with", "rloo", "--arms", "1"], "'--with'"),
+        (["compare", "grpo", "--with", "rloo", "--tasks", "1"], "'--task'"),
+        (["compare", "grpo", "--with", "rloo", "--steps", "1"], "'--set train.steps=...'"),
     ],
     ids=str,
 )
@@ -351,7 +341,6 @@ def test_a_wrong_command_or_option_gives_exit_2_and_the_nearest(
     [
         (["run", "quickstart", "--out", "--json"], "Option '--out' needs a value before '--json'"),
         (["run", "quickstart", "--set", "--dry-run"], "Option '--set' needs a value before '--dry-run'"),
-        (["list", "figurs"], "did you mean `grpobench list figures`?"),
     ],
     ids=str,
 )
@@ -449,8 +438,6 @@ def test_every_registered_algorithm_and_task_can_be_shown(capsys: pytest.Capture
         assert cli.main(["show", "algorithm", name]) == 0
         shown = capsys.readouterr().out
         assert cls.summary[:40] in shown and "formula" in shown
-        undocumented = [row["name"] for row in showing.settings(cls) if not row["summary"]]
-        assert undocumented == []
 
 
 def test_data_folder_of_the_command_line_reaches_the_tasks(

@@ -7,7 +7,6 @@ another arm or more seeds run only what is missing; the lines at the end are the
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 from helpers import stand_ins
 from helpers.shell import run_cli
-from helpers.warm import Warm
 
 from grpobench.analysis import resolution
 from grpobench.analysis.report.terminal import describe_task, verdict_lines
@@ -26,7 +24,7 @@ from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.runs import cli
 from grpobench.runs.api.contrasts import seeds_of
-from grpobench.runs.experiment.experiment import run_experiment, write_experiment
+from grpobench.runs.experiment.experiment import write_experiment
 from grpobench.runs.settings.comparing import compose, shared_settings
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import toml
@@ -224,10 +222,7 @@ name = "fine3"
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Runs take no time: fine1 ends 10 points above fine2, and fine3 is 5 points above or below in turn."""
-    stand_ins.register(monkeypatch)
-    monkeypatch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
-    quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
-    monkeypatch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
+    stand_ins.run_graded(monkeypatch)
     monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("json",))
     (tmp_path / "base.toml").write_text(BASE)
     (tmp_path / "listed.txt").write_text("train 1+1= 2\nvalidation 1+2= 3\ntest 2+2= 4\n")
@@ -297,13 +292,6 @@ def test_run_says_that_few_seeds_give_no_verdict_and_goes_on(workspace: Path, ca
     done = run_cli(capsys, *words)
     assert done[:2] == lines[-2:]
     assert "listed: unresolved: all 3 pairs (a difference takes 6 seeds)" in done
-
-
-def test_options_of_a_recipe_name_those_of_compare(capsys: Capture) -> None:
-    for option, meant in (("--arms", "--with"), ("--tasks", "--task"), ("--steps", "--set train.steps=...")):
-        with pytest.raises(SystemExit):
-            cli.main(["compare", "grpo", "--with", "rloo", "--task", "arithmetic", option, "1"])
-        assert f"Did you mean '{meant}'?" in capsys.readouterr().err
 
 
 # What is said

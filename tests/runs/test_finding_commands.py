@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import shutil
@@ -13,14 +12,12 @@ from typing import Any
 import pytest
 from helpers import stand_ins
 from helpers.edits import edit
-from helpers.warm import Warm
 
 from grpobench.analysis.findings.description import power_lines
 from grpobench.analysis.findings.record import read_kept, settings_digest
 from grpobench.runs import cli
 from grpobench.runs.api.findings import announce
 from grpobench.runs.commands.output import PREEMPTED
-from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.inventory.findings.records import set_aside
 from grpobench.runs.inventory.findings.remaining import Remaining, remaining, time_left
 from grpobench.runs.settings import stored
@@ -70,10 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def stand_in(patch: pytest.MonkeyPatch, workspace: Path) -> None:
     """The suite has one finding, `mine`; its runs take no time and its reports are not drawn."""
-    stand_ins.register(patch)
-    patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
-    quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
-    patch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
+    stand_ins.run_graded(patch)
     patch.setattr("grpobench.runs.commands.run.write_report", lambda folder, formats: (folder, []))
     (workspace / "findings").mkdir(exist_ok=True)
     (workspace / "findings" / "mine.toml").write_text(MINE)
@@ -104,6 +98,13 @@ def run_cli(capsys: Capture, *words: str, code: int = 0) -> str:
     assert cli.main([*words, "--out", "out"]) == code
     captured = capsys.readouterr()
     return captured.err if code else captured.out
+
+
+def refused_to_keep(capsys: Capture, *options: str) -> str:
+    """What `grpobench keep` complains of the finding's folder."""
+    capsys.readouterr()
+    assert cli.main(["keep", "out/mine-nano", *options]) == 2
+    return capsys.readouterr().err
 
 
 def judged(capsys: Capture) -> dict[str, Any]:
@@ -412,8 +413,7 @@ def test_an_experiment_that_is_still_running_is_unresolved(workspace: Path, caps
     edit(folder / "fine2-sums-s3/status.json", lambda content: content.update(state="crashed", why="power"))
     output = run_cli(capsys, "finding", "judge", "mine")
     assert "mine at nano scale: UNRESOLVED" in output and "  waits for 1 runs" in output
-    assert cli.main(["keep", "out/mine-nano"]) == 2
-    assert "only whole experiments are kept; 1 runs without result" in capsys.readouterr().err
+    assert "only whole experiments are kept; 1 runs without result" in refused_to_keep(capsys)
     for run in folder.glob("fine2-*"):  # no run of an arm has begun
         shutil.rmtree(run)
     row = judged(capsys)
@@ -467,8 +467,7 @@ def test_a_partial_rerun_leaves_the_kept_verdict_and_says_what_is_missing(
     for words in (["finding", "judge", "mine"], ["finding", "show", "mine"]):
         output = run_cli(capsys, *words)
         assert "mine at nano scale: SUPPORTED" in output and f"  {stands}" in output
-    assert cli.main(["keep", "out/mine-nano"]) == 2
-    assert "only whole experiments are kept; 3 runs without result" in capsys.readouterr().err
+    assert "only whole experiments are kept; 3 runs without result" in refused_to_keep(capsys)
     assert table.read_bytes() == content
 
 
@@ -522,9 +521,7 @@ def test_a_smaller_rerun_never_replaces_what_is_kept(workspace: Path, capsys: Ca
     printed = run_cli(capsys, "finding", "run", "mine", "--seeds", "0-1")
     assert "mine at nano scale: UNRESOLVED" in printed and "2 seeds can never decide" in printed
     assert "the kept conclusion (supported) stands" in printed
-    capsys.readouterr()
-    assert cli.main(["keep", "out/mine-nano"]) == 2
-    stderr = capsys.readouterr().err
+    stderr = refused_to_keep(capsys)
     assert (
         "mine-nano.json stands: the runs in out/mine-nano are not the whole finding: 8 of 12 runs" in stderr
     )
@@ -539,10 +536,8 @@ def test_a_rerun_with_other_settings_never_replaces_what_is_kept(workspace: Path
     table = kept_table(workspace)
     content = table.read_bytes()
     run_cli(capsys, "finding", "run", "mine", "--set", "train.prompts_per_step=9")
-    capsys.readouterr()
     why = "train.prompts_per_step is 9 and not 16 in 12 runs"
-    assert cli.main(["keep", "out/mine-nano"]) == 2
-    assert f"the runs in out/mine-nano are not the whole finding: {why}; keep" in capsys.readouterr().err
+    assert f"the runs in out/mine-nano are not the whole finding: {why}; keep" in refused_to_keep(capsys)
     stands = "the kept conclusion (supported) stands: the rerun in out/mine-nano is not the whole finding: "
     for words in (["findings"], ["finding", "show", "mine"], ["finding", "judge", "mine"]):
         assert f"{stands}{why}" in run_cli(capsys, *words)
@@ -559,9 +554,7 @@ def test_an_edited_recipe_makes_a_whole_rerun_of_other_settings(workspace: Path,
     rule(workspace, "[0, 1, 2, 3, 4, 5]", "[0, 1]")  # fewer seeds by the same rule: the table must go first
     shutil.rmtree(workspace / "out")
     run_cli(capsys, "finding", "run", "mine")
-    capsys.readouterr()
-    assert cli.main(["keep", "out/mine-nano"]) == 2
-    assert "8 of 12 kept runs are missing, such as fine1 on sums, seed 2" in capsys.readouterr().err
+    assert "8 of 12 kept runs are missing, such as fine1 on sums, seed 2" in refused_to_keep(capsys)
 
 
 # Parts: a finding that takes longer than a machine lives
@@ -585,9 +578,7 @@ def part_of_two(workspace: Path, capsys: Capture) -> Path:
         workspace / "out/mine-nano/fine2-sums-s0/status.json",
         lambda content: content.update(state="preempted"),
     )
-    capsys.readouterr()
-    assert cli.main(["keep", "out/mine-nano"]) == 2
-    assert "6 runs without result; --part keeps the others" in capsys.readouterr().err
+    assert "6 runs without result; --part keeps the others" in refused_to_keep(capsys)
     assert cli.main(["keep", "out/mine-nano", "--part"]) == 0
     path = workspace / "docs/results/parts/findings/mine-nano.json"
     assert capsys.readouterr().out == f"{path}; 6 runs, and 6 to come\n"
@@ -649,9 +640,7 @@ def test_a_part_of_another_rule_is_refused_and_stays(workspace: Path, capsys: Ca
 def test_other_seeds_have_nothing_to_do_with_a_part(workspace: Path, capsys: Capture) -> None:
     part = part_of_two(workspace, capsys)
     assert "4 runs: 4 finished" in run_cli(capsys, "finding", "run", "mine", "--seeds", "7-8")
-    capsys.readouterr()
-    assert cli.main(["keep", "out/mine-nano", "--part"]) == 2
-    assert "registered apart from the part that is kept in" in capsys.readouterr().err
+    assert "registered apart from the part that is kept in" in refused_to_keep(capsys, "--part")
     assert len(read_kept(part).states) == 6
 
 
@@ -659,9 +648,8 @@ def test_a_part_of_what_all_runs_measure_together_is_refused(workspace: Path, ca
     rule(workspace, 'outcome = "accuracy"', 'outcome = "equal:tokens"')
     shutil.rmtree(workspace / "out")
     run_cli(capsys, "finding", "run", "mine")
-    capsys.readouterr()
-    assert cli.main(["keep", "out/mine-nano", "--part"]) == 2
-    assert "no part of it can be kept: equal:tokens is measured over all runs" in capsys.readouterr().err
+    complaint = refused_to_keep(capsys, "--part")
+    assert "no part of it can be kept: equal:tokens is measured over all runs" in complaint
 
 
 def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from helpers import stand_ins
 from helpers.shell import run_cli
-from helpers.warm import Warm
 
 from grpobench.analysis.findings.record import read_kept
 from grpobench.analysis.runfolder.interim import read_plan
@@ -47,11 +46,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    stand_ins.register(monkeypatch)
-    monkeypatch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
-    quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
-    monkeypatch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
-    monkeypatch.setattr("grpobench.runs.experiment.interim.run_experiment", quick)
+    stand_ins.run_graded(monkeypatch)
     monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("json",))
     monkeypatch.setattr("grpobench.runs.inventory.folders.docs_folder", lambda remedy="": tmp_path / "docs")
     (tmp_path / "m.toml").write_text(RECIPE)

@@ -10,7 +10,7 @@ from helpers.profiles import RATE, probe, profile, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpobench.analysis.profile.page import ProbePosition, changes, judge, page
+from grpobench.analysis.profile.page import ProbePosition, changes, page
 from grpobench.analysis.profile.scores import build
 
 PROBES = [probe("learn"), probe("flips", against="learn"), probe("credit")]
@@ -53,11 +53,6 @@ def test_good_and_bad_need_a_quarter_of_the_others_and_few_against(others: list[
 )
 def test_kinds(others: int, above: int, below: int, kind: str) -> None:
     assert ProbePosition(PROBES[0], others, above, below).kind == kind
-
-
-def test_positions_count_the_pairs_of_the_algorithm() -> None:
-    made = profile(OTHERS | {"mine": {"learn": 0.6, "flips": 0.5, "credit": 0.2}}, PROBES)
-    assert [(position.above, position.below) for position in judge(made, "mine")] == [(0, 0), (6, 0), (0, 6)]
 
 
 def test_a_probe_without_a_score_is_named() -> None:

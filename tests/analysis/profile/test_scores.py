@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.profiles import RATE, rows
@@ -19,20 +20,8 @@ from grpobench.runs.settings.probes import probes as shipped
 from grpobench.tasks import TASKS
 
 
-def probe(name: str, **changes: object) -> Probe:
-    settings: dict[str, object] = {
-        "title": name,
-        "mechanism": "",
-        "source": "",
-        "dose": "",
-        "score": "",
-        "outcome": "mean:score/solved",
-        "zero": 0.125,
-        "one": 1.0,
-        "rewards": (0.0, 1.5),
-        "expect": "",
-    }
-    return Probe(name, **{**settings, **changes})  # type: ignore[arg-type]
+def probe(name: str, **changes: Any) -> Probe:
+    return replace(helper(name), outcome="mean:score/solved", zero=0.125, **changes)
 
 
 PROBES = {

@@ -23,12 +23,6 @@ def test_an_algorithm_that_does_not_learn_has_a_dash_and_a_footnote() -> None:
     assert not any(line.startswith("–:") for line in lines(profile({"strong": {"learn": 0.8}}, PROBES[:1])))
 
 
-def test_a_dosed_score_is_the_share_of_the_gain() -> None:
-    text = lines(profile(MEANS, PROBES))
-    # 0.4/0.8 against 0.8/0.8 of the gain
-    assert [entries(text, name)[2].split()[0] for name in ("strong", "even")] == ["0.50", "1.00"]
-
-
 def test_failing_seeds_stand_beside_the_score_and_old_rows_say_what_they_lack() -> None:
     learn = {"learn": probe("learn")}
     rates = {name: {"policy": RATE} for name in ("a", "b")}

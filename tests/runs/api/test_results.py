@@ -202,11 +202,6 @@ def test_a_single_figure_has_the_bytes_of_the_report(
         results.figure("acuracy")
 
 
-def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
-    with pytest.raises(grpobench.LogError, match="holds no run"):
-        grpobench.load(tmp_path)
-
-
 def test_a_notebook_shows_a_figure_without_pyplot(results: grpobench.Results) -> None:
     assert image(results.figure("final_accuracy")).startswith(b"\x89PNG")
     pytest.importorskip("IPython")

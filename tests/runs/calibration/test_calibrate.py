@@ -21,7 +21,7 @@ from grpobench.analysis.calibration import table
 from grpobench.analysis.detectors.registry import DETECTORS, thresholds
 from grpobench.runs import cli
 from grpobench.runs.calibration import library
-from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
+from grpobench.runs.calibration.faults import Faulty, Sums, stale_rollouts
 from grpobench.runs.inventory import folders, marked
 from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.checks import ChecksConfig
@@ -134,25 +134,6 @@ def test_misread_answers_are_those_of_the_training_split_alone() -> None:
         assert misread.verify(wrong, [right])[0].scores["correct"] == 0.0
 
 
-def test_a_stale_sampler_writes_as_before_the_weights_moved() -> None:
-    fresh = sampler()
-    config: Any = SimpleNamespace(
-        sampler=SimpleNamespace(temperature=1.0, max_batch_size=64), model=SimpleNamespace(dtype="float32")
-    )
-    old = stale(config, fresh.models, SimpleNamespace(end=END, pad=0, context=128))
-    before = old.sample(requests(), 12, 1.0)
-    assert all(map(same, before[0], fresh.sample(requests(), 12, 1.0)[0]))
-    with torch.no_grad():
-        for parameter in fresh.models.language.parameters():
-            parameter += 0.3
-    old.sync()
-    after = old.sample(requests(), 12, 1.0)
-    now, then = ([rollout for group in groups for rollout in group] for groups in (after, before))
-    pairs = zip(now, then, strict=True)
-    assert all(same(rollout, other) for rollout, other in pairs)
-    assert not old.exact  # so that the trainer reads log π_old, and the gap is measured
-
-
 def test_stale_rollouts_use_earlier_weights_and_evaluations_later_ones() -> None:
     """Greedily by temperature 0, and by a seed beside sampled ones, as evaluations ask."""
     fresh = sampler()
@@ -160,7 +141,9 @@ def test_stale_rollouts_use_earlier_weights_and_evaluations_later_ones() -> None
         sampler=SimpleNamespace(temperature=1.0, max_batch_size=64), model=SimpleNamespace(dtype="float32")
     )
     old = stale_rollouts(config, fresh.models, SimpleNamespace(end=END, pad=0, context=128))
+    assert not old.exact  # so that the trainer reads log π_old, and the gap is measured
     before = [old.sample(requests(), 12, temperature) for temperature in (1.0, 0.0)]
+    assert all(map(same, before[0][0], fresh.sample(requests(), 12, 1.0)[0]))
     with torch.no_grad():
         for parameter in fresh.models.language.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 4)

@@ -11,37 +11,53 @@ from grpobench.runs.exchange.importing.names.verl_time import settle, step_secon
 from grpobench.tasks.data import bounded
 
 
-def verl_forward(row: Mapping[str, float]) -> float:
-    """Seconds of forward passes before the updates."""
-    return row["timing_s/old_log_prob"] + row.get("timing_s/ref", 0.0) + row.get("timing_s/values", 0.0)
+def generated(of: Sequence[str], origin: str, differs: str = "") -> Derived:
+    """The tokens generated so far, of steps that log two factors of theirs."""
+    length, count = of
+
+    def compute(row: Mapping[str, float]) -> float:
+        return row[length] * row[count]
+
+    return generated_by(of, f"{length} × {count}", compute, origin, differs)
 
 
-def verl_generated(row: Mapping[str, float]) -> float:
-    """The completions' share of all tokens of the step."""
-    answer, prompt = row["response_length/mean"], row["prompt_length/mean"]
-    return row["perf/total_num_tokens"] * answer / (answer + prompt) if answer else 0.0
+def generated_by(
+    of: Sequence[str],
+    formula: str,
+    compute: Callable[[Mapping[str, float]], float],
+    origin: str,
+    differs: str = "",
+) -> Derived:
+    """The tokens generated so far, from a formula for those of a step."""
+    return Derived(
+        "cost/generated_tokens",
+        of,
+        f"sum over steps of {formula}",
+        compute,
+        "tokens",
+        origin,
+        running=True,
+        differs=differs,
+    )
 
 
-def openrlhf_generated(row: Mapping[str, float]) -> float:
-    """Tokens of the step's completions."""
-    return row["rollout/response_length_mean"] * row["rollout/num_samples"]
+def forward(of: str, parts: Sequence[str], origin: str) -> Derived:
+    """Seconds of forward passes before the updates, the sum of parts of which a library logs some."""
+
+    def compute(row: Mapping[str, float]) -> float:
+        return sum(row.get(name, 0.0) for name in parts)
+
+    differs = "the forward passes of the updates are not in it"
+    return Derived("time/forward", (of,), " + ".join(parts), compute, "s", origin, differs=differs)
 
 
-def prime_generated(row: Mapping[str, float]) -> float:
-    """Tokens of all rollouts that arrived."""
-    return row["train/agg/all/num_output_tokens/mean"] * row["progress/rollouts"]
+def step_without(step: str, beside: Sequence[str], origin: str) -> Derived:
+    """Seconds of the step without the validation and the checkpoints that it holds."""
 
+    def compute(row: Mapping[str, float]) -> float:
+        return row[step] - sum(row.get(name, 0.0) for name in beside)
 
-def nemo_generated(row: Mapping[str, float]) -> float:
-    """Tokens of the step's rollouts, whose number is that of turns over turns each."""
-    samples = row["train/total_turns"] / row["train/avg_turns_per_sample"]
-    return row["train/mean_gen_tokens_per_sample"] * samples
-
-
-def nemo_step(row: Mapping[str, float]) -> float:
-    """Seconds of the step without the validation and the checkpoint that it holds."""
-    beside = sum(row.get(name, 0.0) for name in ("timing/validation/total_validation_time", NEMO_SAVING))
-    return row["timing/train/total_step_time"] - beside
+    return Derived("time/step", (step,), " − ".join([step, *beside]), compute, "s", origin)
 
 
 def nemo_mean(theirs: str, ours: str, unit: str, differs: str = "") -> Derived:
@@ -55,19 +71,16 @@ def nemo_mean(theirs: str, ours: str, unit: str, differs: str = "") -> Derived:
     return Derived(ours, of, formula, compute, unit, f"{NEMO}loss/loss_functions.py", differs=differs)
 
 
-def skyrl_step(row: Mapping[str, float]) -> float:
-    """Seconds of the step without the checkpoints that it holds."""
-    return row["timing/step"] - sum(row.get(name, 0.0) for name in SKYRL_SAVING)
+def verl_generated(row: Mapping[str, float]) -> float:
+    """The completions' share of all tokens of the step."""
+    answer, prompt = row["response_length/mean"], row["prompt_length/mean"]
+    return row["perf/total_num_tokens"] * answer / (answer + prompt) if answer else 0.0
 
 
-def skyrl_generated(row: Mapping[str, float]) -> float:
-    """Tokens of the step's completions."""
-    return row["generate/avg_num_tokens"] * row["generate/batch_num_seq"]
-
-
-def slime_forward(row: Mapping[str, float]) -> float:
-    """Seconds of forward passes before the updates."""
-    return row["perf/log_probs_time"] + row.get("perf/ref_log_probs_time", 0.0)
+def nemo_generated(row: Mapping[str, float]) -> float:
+    """Tokens of the step's rollouts, whose number is that of turns over turns each."""
+    samples = row["train/total_turns"] / row["train/avg_turns_per_sample"]
+    return row["train/mean_gen_tokens_per_sample"] * samples
 
 
 def slime_value_loss(row: Mapping[str, float]) -> float:
@@ -90,18 +103,10 @@ def areal_kl(row: Mapping[str, float]) -> float:
     return -row["ppo_actor/update/approx_kl/avg"]
 
 
-def areal_forward(row: Mapping[str, float]) -> float:
-    """Seconds of forward passes before the updates."""
-    return sum(row.get(name, 0.0) for name in AREAL_FORWARD)
-
-
 NEMO = "nemo_rl/algorithms/"
-NEMO_SAVING = "timing/train/checkpointing"
-SKYRL_SAVING = ("timing/save_checkpoints", "timing/save_hf_model")
-AREAL_FORWARD = ("timeperf/recompute_logp", "timeperf/ref_logp", "timeperf/critic_values")
 NEMO_ENTROPY = "an estimate, −(π/π_sampler) log π of the drawn tokens, as the updates meet the policy"
 NEMO_KL = "in the estimator `reference_policy_kl_type` (k3 by default), as the updates meet the policy"
-WITHOUT_UPDATES = "the forward passes of the updates are not in it"
+VERL_TRAINER = "verl/trainer/ppo/ray_trainer.py"
 DERIVED: Mapping[str, Sequence[Derived]] = {
     "trl": (),
     "verl": (
@@ -111,59 +116,35 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             "timing_s/step, less what it holds of timing_s/testing and timing_s/save_checkpoint",
             step_seconds,
             "s",
-            "verl/trainer/ppo/ray_trainer.py",
+            VERL_TRAINER,
             settle=settle,
         ),
-        Derived(
-            "time/forward",
-            ("timing_s/old_log_prob",),
-            "timing_s/old_log_prob + timing_s/ref + timing_s/values",
-            verl_forward,
-            "s",
-            "verl/trainer/ppo/ray_trainer.py",
-            differs="the forward passes of the updates are not in it",
+        forward(
+            "timing_s/old_log_prob",
+            ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values"),
+            VERL_TRAINER,
         ),
-        Derived(
-            "cost/generated_tokens",
+        generated_by(
             ("perf/total_num_tokens", "response_length/mean", "prompt_length/mean"),
-            "sum over steps of perf/total_num_tokens × response_length/mean ÷ (response_length/mean + "
-            "prompt_length/mean)",
+            "perf/total_num_tokens × response_length/mean ÷ (response_length/mean + prompt_length/mean)",
             verl_generated,
-            "tokens",
             "verl/trainer/ppo/metric_utils.py",
-            running=True,
         ),
     ),
     "openrlhf": (
-        Derived(
-            "cost/generated_tokens",
-            ("rollout/response_length_mean", "rollout/num_samples"),
-            "sum over steps of rollout/response_length_mean × rollout/num_samples",
-            openrlhf_generated,
-            "tokens",
-            "openrlhf/trainer/ppo_trainer.py",
-            running=True,
-        ),
+        generated(("rollout/response_length_mean", "rollout/num_samples"), "openrlhf/trainer/ppo_trainer.py"),
     ),
     "prime-rl": (
-        Derived(
-            "cost/generated_tokens",
+        generated(
             ("train/agg/all/num_output_tokens/mean", "progress/rollouts"),
-            "sum over steps of train/agg/all/num_output_tokens/mean × progress/rollouts",
-            prime_generated,
-            "tokens",
             "src/prime_rl/orchestrator/orchestrator.py",
-            running=True,
-            differs="with several agents in an episode too large",
+            "with several agents in an episode too large",
         ),
     ),
     "nemo-rl": (
-        Derived(
-            "time/step",
-            ("timing/train/total_step_time",),
-            f"timing/train/total_step_time − timing/validation/total_validation_time − {NEMO_SAVING}",
-            nemo_step,
-            "s",
+        step_without(
+            "timing/train/total_step_time",
+            ("timing/validation/total_validation_time", "timing/train/checkpointing"),
             f"{NEMO}grpo.py",
         ),
         nemo_mean("approx_entropy", "policy/entropy", "nats/token", NEMO_ENTROPY),
@@ -171,46 +152,30 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
         nemo_mean("probs_ratio", "trained/ratio_mean", "ratio"),
         nemo_mean("gen_kl_error", "gap/k3", "nats/token", "in the estimator of the KL to the reference"),
         nemo_mean("sampling_importance_ratio", "correction/weight_mean", "ratio"),
-        Derived(
-            "cost/generated_tokens",
+        generated_by(
             ("train/mean_gen_tokens_per_sample", "train/total_turns", "train/avg_turns_per_sample"),
-            "sum over steps of train/mean_gen_tokens_per_sample × train/total_turns ÷ "
-            "train/avg_turns_per_sample",
+            "train/mean_gen_tokens_per_sample × train/total_turns ÷ train/avg_turns_per_sample",
             nemo_generated,
-            "tokens",
             "nemo_rl/experience/rollouts.py",
-            running=True,
         ),
     ),
     "skyrl": (
-        Derived(
-            "time/step",
-            ("timing/step",),
-            f"timing/step − {' − '.join(SKYRL_SAVING)}",
-            skyrl_step,
-            "s",
+        step_without(
+            "timing/step",
+            ("timing/save_checkpoints", "timing/save_hf_model"),
             "skyrl/train/trainer.py",
         ),
-        Derived(
-            "cost/generated_tokens",
+        generated(
             ("generate/avg_num_tokens", "generate/batch_num_seq"),
-            "sum over steps of generate/avg_num_tokens × generate/batch_num_seq",
-            skyrl_generated,
-            "tokens",
             "skyrl/train/trainer.py",
-            running=True,
-            differs="with replies of tools, in many turns",
+            "with replies of tools, in many turns",
         ),
     ),
     "slime": (
-        Derived(
-            "time/forward",
-            ("perf/log_probs_time",),
-            "perf/log_probs_time + perf/ref_log_probs_time",
-            slime_forward,
-            "s",
+        forward(
+            "perf/log_probs_time",
+            ("perf/log_probs_time", "perf/ref_log_probs_time"),
             "slime/backends/megatron_utils/actor.py",
-            differs=WITHOUT_UPDATES,
         ),
         Derived(
             "critic/loss",
@@ -240,24 +205,17 @@ DERIVED: Mapping[str, Sequence[Derived]] = {
             "nats/token",
             "areal/utils/functional/functional.py",
         ),
-        Derived(
-            "time/forward",
-            ("timeperf/compute_advantage",),
-            " + ".join(AREAL_FORWARD),
-            areal_forward,
-            "s",
+        forward(
+            "timeperf/compute_advantage",
+            ("timeperf/recompute_logp", "timeperf/ref_logp", "timeperf/critic_values"),
             "areal/trainer/rl_trainer.py",
-            differs=WITHOUT_UPDATES,
         ),
-        Derived(
-            "cost/generated_tokens",
+        generated_by(
             ("ppo_actor/seq_len/avg", "ppo_actor/prompt_len/avg", "ppo_actor/n_seqs"),
-            "sum over steps of (ppo_actor/seq_len/avg − ppo_actor/prompt_len/avg) × ppo_actor/n_seqs",
+            "(ppo_actor/seq_len/avg − ppo_actor/prompt_len/avg) × ppo_actor/n_seqs",
             areal_generated,
-            "tokens",
             "areal/trainer/ppo/actor.py",
-            running=True,
-            differs="of the rollouts in the updates",
+            "of the rollouts in the updates",
         ),
     ),
     "ms-swift": (),

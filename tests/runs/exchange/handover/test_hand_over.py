@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from helpers.handed import ARMS, hand_over, recipe_file, stored_completions
+from helpers.handed import ARMS, hand_over, recipe_file, refused, stored_completions
 from helpers.pages import drawing
 
 import grpobench
 from grpobench.runs import cli
 from grpobench.runs.exchange.handover import data, verl
-from grpobench.runs.exchange.handover.grading import Graders, GradingError, as_columns, grade, problem_of
+from grpobench.runs.exchange.handover.grading import Graders, GradingError, as_columns, grade
 from grpobench.runs.exchange.handover.plan import Plan
 from grpobench.runs.exchange.importing.handed import by_step
 from grpobench.runs.models.loading import load
@@ -202,11 +202,6 @@ def test_the_reward_function_gives_our_verdicts_on_a_hundred_completions_of_a_ru
     assert {scores["acc"] for scores in graded} == {0.0, 1.0}
 
 
-def test_a_problem_comes_back_from_its_columns(stored: list[tuple[Problem, str, dict[str, Any]]]) -> None:
-    for problem, _, _ in stored:
-        assert problem_of(as_columns(problem)) == problem
-
-
 def test_weights_scale_and_offset_are_in_the_reward(tmp_path: Path) -> None:
     """0.5·1 + 0.25·1 for a right answer in the right form, times 2, less 1: 0.5."""
     sets = (
@@ -243,13 +238,6 @@ def test_a_completion_that_the_machine_cannot_grade_is_no_wrong_one(
 
 
 # Refusals
-
-
-def refused(folder: Path, library: str, arm: str, *sets: str) -> str:
-    with pytest.raises(ConfigError) as error:
-        hand_over(folder, library, arm, sets=sets)
-    assert not (folder / f"to-{library}").exists()
-    return str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -74,15 +74,6 @@ def test_verl_composes_and_validates_every_run(arm: str, handed: tuple[Plan, Pat
         assert config.trainer.total_training_steps == 2
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_verl_has_the_loss_and_the_advantages_that_are_asked_for(arm: str, handed: tuple[Plan, Path]) -> None:
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
-
-    config = composed(handed[1], f"{arm}-arithmetic-s3")
-    assert get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
-    assert get_adv_estimator_fn(config.algorithm.adv_estimator)
-
-
 def test_verls_data_set_reads_the_rows_in_our_order_and_encodes_prompts_as_we_do(
     handed: tuple[Plan, Path],
 ) -> None:

@@ -66,23 +66,12 @@ def test_a_console_that_is_cut_loses_its_last_number_and_says_so(tmp_path: Path)
     assert faults(log) == ["2: the last line is cut; its last number is left out"]
 
 
-def test_a_value_that_is_no_number_is_named_with_its_line(tmp_path: Path) -> None:
-    log = console.read(written(tmp_path, "a.log", "\nstep:1 - actor/lr:1e-06 - x:??? - y:2.0\n"), "verl")
-    assert log.rows == {1: {"actor/lr": 1e-6, "y": 2.0}}
-    assert faults(log) == ["2: `x` is not a number: '???'; it is left out"]
-
-
 def test_traceback_after_last_step_is_a_crash_and_earlier_one_is_not(tmp_path: Path) -> None:
     broke = "Traceback (most recent call last):\n  File\nRuntimeError: out of memory\n"
     text = verl_console({1: verl_row(1, 0.5)})
     log = console.read(written(tmp_path, "a.log", text + broke), "verl")
     assert (log.state, log.why) == ("crashed", "a.log, line 3: a traceback follows the last step")
     assert console.read(written(tmp_path, "b.log", broke + text), "verl").state == "finished"
-
-
-def test_a_console_that_ends_before_its_plan_was_preempted(tmp_path: Path) -> None:
-    log = console.read(written(tmp_path, "a.log", verl_console({1: verl_row(1, 0.5)}, planned=10)), "verl")
-    assert (log.state, log.why) == ("preempted", "the log ends at step 1 of 10")
 
 
 def test_a_step_that_goes_back_replaces_what_followed(tmp_path: Path) -> None:

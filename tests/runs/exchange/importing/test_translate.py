@@ -267,15 +267,6 @@ def test_a_name_with_and_without_a_prefix_stays_two() -> None:
     assert translated.rows[1] == {"other/train/loss": 1.0, "other/loss": 2.0}
 
 
-def test_what_openrlhf_evaluated_has_one_name_by_every_route() -> None:
-    for name in ("eval_gsm8k_pass1", "eval/eval_gsm8k_pass1"):
-        translated = translate(log_of({name: 0.5}), VOCABULARIES["openrlhf"], {})
-        assert (translated.rows[1], translated.task) == ({"eval/validation/sampled/correct": 0.5}, "gsm8k")
-    tokens = {"train/rollout/response_length_mean": 10.0, "train/rollout/num_samples": 4.0}
-    translated = translate(log_of(tokens, tokens), VOCABULARIES["openrlhf"], {})
-    assert [translated.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [40.0, 80.0]
-
-
 PARTS = {"timing_s/gen": 20.0, "timing_s/old_log_prob": 4.0, "timing_s/update_actor": 16.0}
 
 

@@ -384,13 +384,6 @@ def test_a_file_that_is_not_as_listed_is_named(copy: Path, capsys: Capture) -> N
     assert "checksums: README.md is not as SHA256SUMS lists it" in capsys.readouterr().err
 
 
-def test_a_refusal_exits_with_2_and_writes_nothing(copy: Path, tmp_path: Path, capsys: Capture) -> None:
-    archive(lambda unpacked: forget(unpacked, "half-*-s1"))(copy)
-    assert say("contribute", copy, "--to", tmp_path / "kept") == 2
-    assert "half on arithmetic has no run of seed 1" in capsys.readouterr().err
-    assert not (tmp_path / "kept").exists()
-
-
 # What is accepted
 
 
