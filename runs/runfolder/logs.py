@@ -181,13 +181,15 @@ class LogFile:
 
     def damage(self, state: Mapping[str, Any]) -> str:
         """What is wrong with the part of the log that a checkpoint relies on; `state` is what the checkpoint
-        recorded. Empty if nothing is wrong."""
+        recorded. Empty if nothing is wrong, or if an older version left no checksum."""
         length = state["bytes"]
         if size(self.path) < length:
             return f"{self.path} has {size(self.path)} bytes, the checkpoint needs {length}: rows were lost"
         if not self.path.exists():
             return ""
         content = self.content()[:length]
+        if not state.get("sha256"):
+            return self.fault(content)
         if hashlib.sha256(content).hexdigest() == state["sha256"]:
             return ""
         return (

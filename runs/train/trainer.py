@@ -29,7 +29,7 @@ from grpobench.runs.metrics.rollout_metrics import (
 from grpobench.runs.metrics.turns import credit_metrics, turn_metrics
 from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
-from grpobench.runs.models.token_budgets import TokenBudget
+from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.rollouts import (
     Group,
@@ -170,7 +170,10 @@ class Trainer:
         return {"reading": self.models.token_budget, **self.sampler.token_budgets}
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
-        """Continue from the weights and the `state` of a checkpoint."""
+        """Continue from the weights and the `state` of a checkpoint. Raises ModelError for a checkpoint of an
+        older version, which lacks a part."""
+        if self.state().keys() - {"agreed"} - state.keys():
+            raise ModelError("the checkpoint is of an older version; delete the run's folder to start over")
         self.models.restore(tensors, state["optimizers"])
         self.sampler.sync()  # after the weights: an engine still holds those of the base
         self.curriculum.restore(state["curriculum"])

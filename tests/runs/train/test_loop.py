@@ -37,6 +37,7 @@ from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.rft import RFT
 from grpobench.algorithms.sdft import SDFT
 from grpobench.runs.models.optimizer import Optimizer
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import (
@@ -249,6 +250,13 @@ def test_a_gap_that_updates_opened_ends_a_run_as_diverged(policy: str) -> None:
         scale_weights(made, 20)
         assert made.step(2)["gap/mean"] > 0.2
         assert re.search("disagree by .* nats per token at step 2 in bfloat16", made.diverged)
+
+
+def test_a_checkpoint_of_an_older_version_is_refused(policy: str) -> None:
+    state = (trainer := trainer_for(configure(policy))).state()
+    del state["gradient_noise"]
+    with pytest.raises(ModelError, match="of an older version; delete the run's folder to start over"):
+        trainer.restore({}, state)
 
 
 @pytest.mark.parametrize("cause", ["first", "first with a lag", "float32", "int8", "other sampler"])
