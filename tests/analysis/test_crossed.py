@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,11 +25,15 @@ from grpobench.analysis.report.facts import gather
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import compare
-from grpobench.analysis.statistics.crossed import components, crossed_interval
+from grpobench.analysis.statistics.crossed import crossed_interval, mean_squares
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 from grpobench.analysis.topics.budgets import mean_at_equal_budgets, runs_at_equal_budgets
 
-SMALL = {"steps": 8, "every": 4, "problems": 8}
+
+def two_arms(folder: Path, **changes: Any) -> Path:
+    """Two arms of eight updates on six seeds."""
+    small = Synthetic(steps=8, every=4, problems=8, test_problems=8, tasks=("arithmetic",))
+    return dataclasses.replace(small, **{"arms": ("a", "b"), "seeds": range(1, 7), **changes}).write(folder)
 
 
 def drawn(seeds: int, problems: int, deviations: tuple[float, float, float], seed: int) -> Floats:
@@ -44,12 +49,8 @@ def drawn(seeds: int, problems: int, deviations: tuple[float, float, float], see
 
 def test_mean_squares_by_hand() -> None:
     # rows means 2, 3; column means 1, 4, 2.5; grand 2.5; rest ∓.5 … of [[1, 3, 2], [1, 5, 3]]
-    mean_squares = components([[1, 3, 2], [1, 5, 3]])
-    assert mean_squares.between_seeds == pytest.approx(3 * 2 * 0.25)
-    assert mean_squares.between_problems == pytest.approx(2 * (1.5**2 + 1.5**2) / 2)
-    assert mean_squares.residual == pytest.approx((0.25 + 0.25 + 0.25 + 0.25) / 2)
-    with pytest.raises(ValueError, match="two seeds and two problems"):
-        components([[1, 2]])
+    expected = 3 * 2 * 0.25, 2 * (1.5**2 + 1.5**2) / 2, (0.25 + 0.25 + 0.25 + 0.25) / 2
+    assert mean_squares(np.array([[1.0, 3, 2], [1, 5, 3]])) == pytest.approx(expected)
 
 
 def test_identical_problems_reproduce_scipy_paired_t_interval() -> None:
@@ -70,10 +71,8 @@ def test_standard_error_is_at_least_that_over_seeds_and_sign_symmetric(
     assert (mirrored.low, mirrored.high) == pytest.approx(
         (-interval.high, -interval.low), rel=1e-9, abs=1e-12
     )
-    parts = components(table)
-    over_seeds = math.sqrt(parts.between_seeds / table.size)
-    rows = table.mean(axis=1)
-    assert over_seeds == pytest.approx(rows.std(ddof=1) / math.sqrt(seeds), rel=1e-9)
+    over_seeds = table.mean(axis=1).std(ddof=1) / math.sqrt(seeds)
+    assert math.sqrt(mean_squares(table)[0] / table.size) == pytest.approx(over_seeds, rel=1e-9)
     # the t quantile of infinitely many degrees is the smallest that there is
     assert interval.high - interval.low >= 2 * 1.9599 * over_seeds * (1 - 1e-9)
 
@@ -122,15 +121,12 @@ def test_where_the_two_disagree_the_comparison_says_so() -> None:
 
 
 def test_report_crosses_evaluation_answers_and_says_where_they_disagree(tmp_path: Path) -> None:
-    root = Synthetic(  # type: ignore[arg-type]
-        **SMALL,
+    root = two_arms(
+        tmp_path,
         test_problems=24,
-        arms=("a", "b"),
-        tasks=("arithmetic",),
-        seeds=range(1, 7),
         states={("b", "arithmetic", 2): ("diverged", 4)},
         accuracy=lambda arm, task, seed: 0.6 + (0.08 + 0.001 * seed) * (arm == "a"),
-    ).write(tmp_path)
+    )
     facts = gather(load(root))
     (pair,) = facts.numbers.compared
     answers = {
@@ -159,18 +155,9 @@ def share(root: Path, arm: str, seed: int) -> dict[str, float]:
 
 
 def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Path) -> None:
-    root = Synthetic(  # type: ignore[arg-type]
-        **SMALL,
-        test_problems=8,
-        arms=("a", "b"),
-        tasks=("arithmetic",),
-        seeds=range(1, 7),
-        accuracy=lambda arm, task, seed: 0.6 + 0.001 * seed * (arm == "a"),
-    ).write(tmp_path)
-    for seed in range(
-        1, 7
-    ):  # each step of a takes 1.5 times the tokens that it took: at equal tokens it is behind
-        path = root / f"a-arithmetic-s{seed}" / "metrics.jsonl"
+    root = two_arms(tmp_path, accuracy=lambda arm, task, seed: 0.6 + 0.001 * seed * (arm == "a"))
+    # Each step of a takes 1.5 times the tokens that it took: at equal tokens it is behind.
+    for path in root.glob("a-*/metrics.jsonl"):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         for row in rows:
             if "cost/generated_tokens" in row:
@@ -178,25 +165,17 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     facts = gather(load(root))
     (on_axes,) = facts.numbers.on_axes
-    assert [on_axes.comparisons[axis].verdict for axis in ("updates", "tokens")] == [
-        "better",
-        "worse",
-    ] and on_axes.depends
-    assert (
-        "a compared with b on arithmetic is better at equal updates, worse at equal generated tokens"
-        in on_axes.sentence
-    )
+    verdicts = [on_axes.comparisons[axis].verdict for axis in ("updates", "tokens")]
+    assert verdicts == ["better", "worse"] and on_axes.depends
+    words = "a compared with b on arithmetic is better at equal updates, worse at equal generated tokens"
+    assert words in on_axes.sentence
     assert on_axes.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
     warned = [warning for warning in facts.warnings if list(warning.lines) == [on_axes.sentence]]
     assert "what is held equal (updates, generated tokens or seconds) for 1 of 1 pairs" in warned[0].title
 
 
 def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path: Path) -> None:
-    made = Synthetic(  # type: ignore[arg-type]
-        **SMALL, test_problems=8, arms=("fast", "slow"), tasks=("arithmetic",), seeds=range(1, 7)
-    )
-    experiment = load(made.write(tmp_path))
-    assert (made.steps, made.every) == (8, 4)
+    experiment = load(two_arms(tmp_path, arms=("fast", "slow")))
 
     def at(seconds: Mapping[str, float]) -> tuple[pd.DataFrame, Experiment]:
         """The verdicts' numbers if a step takes so long, and accuracy is 0, .4 and .6 at 0, 4 and 8 steps."""
@@ -222,23 +201,11 @@ def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path:
 
 
 def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:
-    root = Synthetic(  # type: ignore[arg-type]
-        **SMALL,
-        test_problems=8,
-        arms=("a", "b"),
-        tasks=("arithmetic",),
-        seeds=(1, 2),
-        states={("a", "arithmetic", 1): ("diverged", 5)},
-        accuracy=lambda *_: 0.6,
-    ).write(tmp_path)
-    experiment = load(root)
-    accuracy_by_seed = (
-        runs_at_equal_budgets(experiment)
-        .query("axis == 'updates' and arm == 'a'")
-        .set_index("seed")["accuracy"]
-    )
-    assert accuracy_by_seed[1] == 0 and accuracy_by_seed[2] == pytest.approx(
-        0.6
-    )  # seed 1 was last evaluated after 4 of 8 updates
-    mean = mean_at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
+    states = {("a", "arithmetic", 1): ("diverged", 5)}
+    experiment = load(two_arms(tmp_path, seeds=(1, 2), states=states, accuracy=lambda *_: 0.6))
+    chosen = "axis == 'updates' and arm == 'a'"
+    accuracy_by_seed = runs_at_equal_budgets(experiment).query(chosen).set_index("seed")["accuracy"]
+    # Seed 1 was last evaluated after 4 of 8 updates.
+    assert accuracy_by_seed[1] == 0 and accuracy_by_seed[2] == pytest.approx(0.6)
+    mean = mean_at_equal_budgets(experiment).query(chosen)["accuracy"].iloc[0]
     assert mean == pytest.approx(0.3)
