@@ -11,7 +11,6 @@ import numpy as np
 
 from grpobench.analysis.detectors.history import Floats
 from grpobench.analysis.detectors.registry import DETECTORS
-from grpobench.analysis.statistics.reached import when_reached
 
 Rows = Sequence[Mapping[str, float]]
 """The rows of a run's training steps, in order."""
@@ -30,6 +29,8 @@ SHARES = ("above", "net_above")
 """Kinds of outcomes that are 1, 0 or -1 by another outcome."""
 OF_RATES = ("rate", "best_rate")
 """Kinds of outcomes that are measured over an arm's runs at all learning rates, by seed."""
+WINDOW = 3
+"""Steps over which the kind `when` averages, because a step has few rollouts."""
 REDUCTIONS: Mapping[str, str] = {
     "first": "its first value",
     "last": "its mean over the last tenth of its values",
@@ -151,7 +152,7 @@ class Measure:
             return reduced(sum(columns[1:], columns[0]), self.reduction)
         first, second = columns
         if self.kind == "when":
-            return when_reached(first.tolist(), second.tolist(), float(self.argument.rpartition(":")[2]))
+            return when_reached(first, second, float(self.argument.rpartition(":")[2]))
         return math.log((reduced(first, "tenth") + 1) / (reduced(second, "tenth") + 1))
 
 
@@ -167,6 +168,16 @@ def reduced(column: Floats, reduction: str) -> float:
         return float(getattr(values, reduction)())
     ends = {"first": values[:1], "end": values[-1:], "last": values[-_count(values, TENTH) :]}
     return float(ends.get(reduction, values).mean())
+
+
+def when_reached(column: Floats, other: Floats, level: float) -> float:
+    """Mean of a metric over the first `WINDOW` steps in a row over which the other averages `level` or more;
+    NaN if it never does. Both (steps,) are NaN at steps that lack them."""
+    for start in range(len(other) - WINDOW + 1):
+        steps = slice(start, start + WINDOW)
+        if reduced(other[steps], "mean") >= level:
+            return reduced(column[steps], "mean")
+    return math.nan
 
 
 def _count(column: Floats, share: float) -> int:

@@ -72,7 +72,7 @@ def mean_over_bases(contrasts: Mapping[int, float]) -> Estimate:
     if not (total := float(squares.sum())):
         return mean
     freedom = total**2 / float((squares**2 / degrees).sum())
-    half = float(t_quantile(freedom, 0.95)) * math.sqrt(total)
+    half = float(t_quantile(freedom)) * math.sqrt(total)
     return Estimate(mean.value, min(mean.low, mean.value - half), max(mean.high, mean.value + half))
 
 

@@ -205,7 +205,7 @@ def _aa(profile: Profile, probe: str, deals: int) -> float:
     """The share of A/A deals that are told apart among all pairs; NaN without enough seeds."""
     scores = profile.scores.get(probe, {})
     seed_counts = [sum(not math.isnan(score) for score in of.values()) for of in scores.values()]
-    return deal(scores, deals, 0).adjusted if max(seed_counts, default=0) >= DEALT_SEEDS else math.nan
+    return deal(scores, deals, 0) if max(seed_counts, default=0) >= DEALT_SEEDS else math.nan
 
 
 def _percent(share: float) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 
-Statistic: TypeAlias = Callable[[Floats], Floats]
-"""(resamples, values) -> (resamples,)."""
+RESAMPLES = 5000
+"""Of the interquartile mean."""
+LEVEL = 0.95
+"""Of its interval."""
+IMPROVEMENTS = 2000
+"""Resamples of the probability of improvement."""
 
 
 def interquartile_mean(values: ArrayLike) -> float:
@@ -27,34 +31,23 @@ def _interquartile(values: Floats) -> Floats:
     return np.asarray(middle.mean(axis=1), dtype=np.float64)
 
 
-def bootstrap_interquartile_mean(
-    by_task: Sequence[ArrayLike], seed: int, resamples: int = 5000, level: float = 0.95
-) -> Estimate:
-    """Interquartile mean over all runs × tasks; seeds are resampled inside each task."""
-    tasks = [np.asarray(values, dtype=np.float64) for values in by_task]
-    joined = np.concatenate(tasks) if tasks else np.zeros(0)
-    if joined.size == 0:
-        return Estimate(math.nan, math.nan, math.nan)
-    low, high = stratified_bootstrap(tasks, _interquartile, seed, resamples, level)
-    return Estimate(interquartile_mean(joined), low, high)
-
-
-def stratified_bootstrap(
-    by_task: Sequence[Floats], statistic: Statistic, seed: int, resamples: int = 5000, level: float = 0.95
-) -> tuple[float, float]:
-    """Percentile interval of a statistic over all values, seeds resampled inside a task.
+def bootstrap_interquartile_mean(by_task: Sequence[ArrayLike], seed: int) -> Estimate:
+    """Interquartile mean over all runs × tasks, with a percentile interval; seeds are resampled inside each
+    task.
 
     With n seeds a task has only nⁿ different resamples (27 for three), so the interval is rough. With one
-    seed per task it has no width, and NaN is returned.
+    seed per task it has no width, and is NaN.
     """
-    if max((values.size for values in by_task), default=0) < 2:
-        return math.nan, math.nan
+    tasks = [values for values in (np.asarray(scores, dtype=np.float64) for scores in by_task) if values.size]
+    if not tasks:
+        return Estimate(math.nan, math.nan, math.nan)
+    mean = interquartile_mean(np.concatenate(tasks))
+    if max(values.size for values in tasks) < 2:
+        return Estimate(mean, math.nan, math.nan)
     rng = np.random.default_rng(seed)
-    drawn = [
-        values[rng.integers(values.size, size=(resamples, values.size))] for values in by_task if values.size
-    ]
-    low, high = np.quantile(statistic(np.concatenate(drawn, axis=1)), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    drawn = [values[rng.integers(values.size, size=(RESAMPLES, values.size))] for values in tasks]
+    low, high = np.quantile(_interquartile(np.concatenate(drawn, axis=1)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(mean, float(low), float(high))
 
 
 def probability_of_improvement(first: Sequence[ArrayLike], second: Sequence[ArrayLike]) -> float:
@@ -70,7 +63,7 @@ def probability_of_improvement(first: Sequence[ArrayLike], second: Sequence[Arra
     return float(np.mean(shares)) if shares else math.nan
 
 
-def bootstrap_improvement(first: list[Any], second: list[Any], seed: int, resamples: int = 2000) -> Estimate:
+def bootstrap_improvement(first: list[Any], second: list[Any], seed: int) -> Estimate:
     """Probability of improvement; both arms' seeds are resampled inside each task."""
     if not first:
         return Estimate(math.nan, math.nan, math.nan)
@@ -78,10 +71,12 @@ def bootstrap_improvement(first: list[Any], second: list[Any], seed: int, resamp
     if max(len(values) for values in (*first, *second)) < 2:
         return Estimate(value, math.nan, math.nan)
     rng = np.random.default_rng(seed)
-    total = np.zeros(resamples)
+    total = np.zeros(IMPROVEMENTS)
     for first_scores, second_scores in zip(first, second, strict=True):
-        x = first_scores[rng.integers(len(first_scores), size=(resamples, len(first_scores)))][:, :, None]
-        y = second_scores[rng.integers(len(second_scores), size=(resamples, len(second_scores)))][:, None, :]
+        x = first_scores[rng.integers(len(first_scores), size=(IMPROVEMENTS, len(first_scores)))][:, :, None]
+        y = second_scores[rng.integers(len(second_scores), size=(IMPROVEMENTS, len(second_scores)))][
+            :, None, :
+        ]
         total += ((x > y) + 0.5 * (x == y)).mean(axis=(1, 2))
     low, high = np.quantile(total / len(first), [0.025, 0.975])
     return Estimate(value, float(low), float(high))

@@ -27,6 +27,8 @@ SLACK = 1e-9
 """Equal sums may differ in their last bits."""
 WIDEST = 1.0
 """Scores are shares, which cannot differ by more."""
+LEVEL = 0.95
+"""Of the interval."""
 STEPS = 21
 """Bisections of an interval's bound: to 1e-6 of `WIDEST`."""
 
@@ -115,9 +117,9 @@ def compare_best_rates(
     return compared
 
 
-def interval_at_best(first: RateCurve, second: RateCurve, level: float = 0.95) -> tuple[float, float]:
-    """The interval of "best of first − best of second" by inversion of the two-sided test, in shares: the
-    differences with p above 1 − `level`. So it excludes 0 if and only if p is at most 1 − `level`. Infinite
+def interval_at_best(first: RateCurve, second: RateCurve) -> tuple[float, float]:
+    """The 95 % interval of "best of first − best of second" by inversion of the two-sided test, in shares:
+    the differences with p above 1 − `LEVEL`. So it excludes 0 if and only if p is at most that. Infinite
     where these seeds reject nothing."""
     first, second = _shared(first, second)
     if not first.seeds:
@@ -130,7 +132,7 @@ def interval_at_best(first: RateCurve, second: RateCurve, level: float = 0.95) -
         """By bisection: a difference of twice the widest is beyond every score."""
 
         def is_rejected(difference: float) -> bool:
-            return _family_p(pair, {pair[0]: contrasts - difference}) <= 1 - level + SLACK
+            return _family_p(pair, {pair[0]: contrasts - difference}) <= 1 - LEVEL + SLACK
 
         accepted, rejected = center, center + side * 2 * WIDEST
         if not is_rejected(rejected):
@@ -210,7 +212,7 @@ def _evidence(contrasts: Floats) -> float:
 def _patterns(seeds: int, columns: int) -> Iterator[Floats]:
     """Sign patterns (rows, seeds) in blocks, the observed one among them."""
     if seeds <= EXACT_SEEDS:
-        yield from sign_patterns(seeds, columns, 0, 0)
+        yield from sign_patterns(seeds, columns)
         return
     rng = np.random.default_rng(0)
     rows = max(1, 2**22 // max(columns, seeds))

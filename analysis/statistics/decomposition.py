@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
-from grpobench.analysis.statistics.intervals import Estimate, Floats
+from grpobench.analysis.statistics.intervals import Estimate, Floats, t_quantile
 
 
 def was_read(outcome: Any, correct: Any) -> Any:
@@ -67,8 +66,8 @@ def decompose(counts: ArrayLike) -> GainParts:
     )
 
 
-def problem_intervals(counts: ArrayLike, level: float = 0.95) -> tuple[Estimate, Estimate]:
-    """The two parts, mean over runs, with jackknife intervals over clusters of problems (t over G − 1).
+def problem_intervals(counts: ArrayLike) -> tuple[Estimate, Estimate]:
+    """The two parts, mean over runs, with 95 % jackknife intervals over clusters of problems (t over G − 1).
 
     `counts` has the shape (runs, clusters, 2, 5). The interval is about these runs and other problems like
     these; it says nothing about other seeds. There is none for a single cluster.
@@ -81,7 +80,7 @@ def problem_intervals(counts: ArrayLike, level: float = 0.95) -> tuple[Estimate,
         means = parts.readable.mean(), parts.answers.mean()
         return Estimate(float(means[0]), math.nan, math.nan), Estimate(float(means[1]), math.nan, math.nan)
     without = decompose(total[:, None] - array)
-    factor = float(special.stdtrit(number - 1, 0.5 + level / 2))
+    factor = float(t_quantile(number - 1))
 
     def estimate(value: Floats, left_out: Floats) -> Estimate:
         means = left_out.mean(axis=0)

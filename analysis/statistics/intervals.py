@@ -22,14 +22,14 @@ class Estimate:
     high: float
 
 
-def t_quantile(freedom: ArrayLike, level: float) -> Any:
+def t_quantile(freedom: ArrayLike, level: float = 0.95) -> Any:
     """Half the width of the interval of a level in standard errors, by degrees of freedom."""
     from scipy import special  # takes half a second, and listings import this file
 
     return special.stdtrit(freedom, 0.5 + level / 2)
 
 
-def normal_quantile(level: float) -> float:
+def normal_quantile(level: float = 0.95) -> float:
     """The same for a normal distribution."""
     from scipy import special
 
@@ -48,7 +48,7 @@ def seed_mean(values: ArrayLike, level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def seed_means(table: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
+def seed_means(table: ArrayLike) -> tuple[Floats, Floats, Floats]:
     """`seed_mean` of every row of (steps, seeds), NaN where a seed has no value: means and both bounds, each
     (steps,). A row without a value has a NaN mean, a row with one value NaN bounds."""
     array = np.asarray(table, dtype=np.float64)
@@ -58,7 +58,7 @@ def seed_means(table: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats, F
         mean = np.where(finite, array, 0.0).sum(axis=1) / count
         spread = np.where(finite, array - mean[:, None], 0.0)
         error = np.sqrt((spread**2).sum(axis=1) / (count - 1) / count)
-    half = np.where(count > 1, t_quantile(np.maximum(count - 1, 1), level), np.nan) * error
+    half = np.where(count > 1, t_quantile(np.maximum(count - 1, 1)), np.nan) * error
     return mean, mean - half, mean + half
 
 
@@ -100,10 +100,8 @@ def clustered_error(values: ArrayLike, clusters: Sequence[Hashable]) -> float:
     return math.sqrt(len(index_by_cluster) / (len(index_by_cluster) - 1) * float(sums @ sums)) / array.size
 
 
-def item_interval(
-    values: ArrayLike, clusters: Sequence[Hashable] | None = None, level: float = 0.95
-) -> tuple[Estimate, Interval]:
-    """Mean of one model's scores from 0 to 1 over items, and which interval it has.
+def item_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None) -> tuple[Estimate, Interval]:
+    """Mean of one model's scores from 0 to 1 over items, and which 95 % interval it has.
 
     `values` are one per item (with several samples the item's mean). Where items share clusters (templates),
     the clustered error with t over G − 1; below `FEW_ITEMS` items Wilson's; else the normal one. Clusters
@@ -117,11 +115,11 @@ def item_interval(
     if clusters is not None and groups < array.size:
         error = clustered_error(array, clusters)
         if not error > 0:
-            return wilson(mean * groups, groups, level), "Wilson"
-        return _within(mean, float(t_quantile(groups - 1, level)) * error), "clustered"
+            return wilson(mean * groups, groups), "Wilson"
+        return _within(mean, float(t_quantile(groups - 1)) * error), "clustered"
     if array.size < FEW_ITEMS or np.ptp(array) == 0:
-        return wilson(float(array.sum()), array.size, level), "Wilson"
-    return _within(mean, normal_quantile(level) * standard_error(array)), "normal"
+        return wilson(float(array.sum()), array.size), "Wilson"
+    return _within(mean, normal_quantile() * standard_error(array)), "normal"
 
 
 def _within(mean: float, half: float) -> Estimate:

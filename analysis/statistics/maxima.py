@@ -7,20 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from grpobench.analysis.statistics.intervals import Floats
-from grpobench.analysis.statistics.permutation import EXACT_SEEDS, sign_flip_ps, sign_patterns
+from grpobench.analysis.statistics.permutation import count_patterns, sign_flip_ps, sign_patterns
 
 MOST_PARTITIONED = 6
 """Arms up to which the partitions are tested: 203 of six arms, 877 of seven."""
 
 
-def max_t_ps(
-    pairs: Mapping[tuple[str, str], Mapping[int, float]], draws: int = 100_000, seed: int = 0
-) -> tuple[list[float], list[float]]:
+def max_t_ps(pairs: Mapping[tuple[str, str], Mapping[int, float]]) -> tuple[list[float], list[float]]:
     """The two-sided p of each pair of arms, as `sign_flip_p` has it, and its adjusted p over all pairs.
     `pairs` is arms → seed → difference; pairs may have different seeds.
 
     With one pair both are the same; the smallest is 2/2ⁿ for any number of pairs. All patterns of the seeds
-    of all pairs are counted up to `EXACT_SEEDS` seeds; above, `draws` random patterns and the observed one.
+    of all pairs are counted up to `EXACT_SEEDS` seeds; above, `DRAWS` random patterns and the observed one.
     An adjusted p is never below the p. A pair without seeds has 1.
 
     Pairs that share seeds share their noise. So a seed's sign is flipped in all pairs at once, which takes 2ⁿ
@@ -40,28 +38,20 @@ def max_t_ps(
     z orders as the t statistic does, t² = (n−1) z²/(n − z²). It is at most √n, so equal differences need no
     infinite value, and its variance over flips is 1 for any number of seeds, so a pair with few seeds does
     not outweigh the others. Differences that are all 0 have z = 0."""
-    alone = sign_flip_ps([[*pair.values()] for pair in pairs.values()], draws, seed)
-    table = _table([*pairs.values()])
-    if len(pairs) < 2 or not len(table):
-        return alone, list(alone)
-    arms = {arm: None for pair in pairs for arm in pair}
-    if len(arms) <= MOST_PARTITIONED:
-        together = _over_families(table, families_of([*pairs]), draws, seed)
-    else:
-        together = _step_down(table, draws, seed)
-    return alone, [max(both) for both in zip(alone, map(float, together), strict=True)]
+    arms = {arm for pair in pairs for arm in pair}
+    return joint_ps([*pairs.values()], families_of([*pairs]) if len(arms) <= MOST_PARTITIONED else ())
 
 
 def joint_ps(
-    samples: Sequence[Mapping[int, float]], draws: int = 100_000, seed: int = 0
+    samples: Sequence[Mapping[int, float]], families: Sequence[tuple[int, ...]] = ()
 ) -> tuple[list[float], list[float]]:
-    """The same of any samples of seed → contrast, none of which follows from others: every set of them is a
-    family (step-down)."""
-    alone = sign_flip_ps([[*sample.values()] for sample in samples], draws, seed)
+    """The same of any samples of seed → contrast. Without `families` none of them follows from others: every
+    set of them is a family (step-down)."""
+    alone = sign_flip_ps([[*sample.values()] for sample in samples])
     table = _table(samples)
     if len(samples) < 2 or not len(table):
         return alone, list(alone)
-    together = _step_down(table, draws, seed)
+    together = _over_families(table, families) if families else _step_down(table)
     return alone, [max(both) for both in zip(alone, map(float, together), strict=True)]
 
 
@@ -112,35 +102,35 @@ def _least(table: Floats) -> tuple[Floats, Floats]:
     return observed, observed - 1e-9 * np.abs(table).sum(axis=0)
 
 
-def _over_families(table: Floats, families: Sequence[tuple[int, ...]], draws: int, seed: int) -> Floats:
+def _over_families(table: Floats, families: Sequence[tuple[int, ...]]) -> Floats:
     """(pairs,): the largest p of the families of each pair; `table` is (seeds, pairs)."""
     seeds, pairs = table.shape
     observed, least = _least(table)
     members = [list(family) for family in families]
     bounds = [least[family[int(np.argmax(observed[family]))]] for family in members]
     reached = np.zeros(len(members))
-    for signs in sign_patterns(seeds, pairs, draws, seed):
+    for signs in sign_patterns(seeds, pairs):
         statistics = np.abs(table.T @ signs.T)  # (pairs, patterns)
         for index, family in enumerate(members):
             reached[index] += np.count_nonzero(statistics[family].max(axis=0) >= bounds[index])
-    shares = reached / (2**seeds if seeds <= EXACT_SEEDS else draws)
+    shares = reached / count_patterns(seeds)
     adjusted = np.zeros(pairs)
     for share, family in zip(shares, members, strict=True):
         adjusted[family] = np.maximum(adjusted[family], share)
     return adjusted
 
 
-def _step_down(table: Floats, draws: int, seed: int) -> Floats:
+def _step_down(table: Floats) -> Floats:
     """(pairs,): the largest p of all sets of pairs that a pair belongs to; `table` is (seeds, pairs)."""
     seeds, pairs = table.shape
     observed, least = _least(table)
     order = np.argsort(observed, kind="stable")
     reached = np.zeros(pairs)
-    for signs in sign_patterns(seeds, pairs, draws, seed):
+    for signs in sign_patterns(seeds, pairs):
         statistics = np.abs(signs @ table[:, order])
         np.maximum.accumulate(statistics, axis=1, out=statistics)
         reached += (statistics >= least[order]).sum(axis=0)
-    shares = reached / (2**seeds if seeds <= EXACT_SEEDS else draws)
+    shares = reached / count_patterns(seeds)
     adjusted = np.empty(pairs)
     adjusted[order] = np.maximum.accumulate(shares[::-1])[::-1]
     return adjusted

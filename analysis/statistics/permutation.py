@@ -13,24 +13,24 @@ from grpobench.analysis.statistics.intervals import Floats
 
 EXACT_SEEDS = 16
 """Up to this many pairs, all 2^n sign patterns are counted; above it, random patterns are drawn."""
-
-
+DRAWS = 100_000
+"""Random patterns, the observed one included."""
 BLOCK = 2**22
 """Largest number of values in memory at once."""
 
 
-def sign_flip_p(differences: ArrayLike, draws: int = 100_000, seed: int = 0) -> float:
+def sign_flip_p(differences: ArrayLike) -> float:
     """Two-sided p of the paired permutation test: the share of sign patterns whose |mean| reaches ours.
 
-    All 2ⁿ patterns are counted up to `EXACT_SEEDS` pairs, so the smallest p is 2/2ⁿ; above, `draws` random
+    All 2ⁿ patterns are counted up to `EXACT_SEEDS` pairs, so the smallest p is 2/2ⁿ; above, `DRAWS` random
     patterns and the observed one. Without pairs it is 1.
     """
-    return sign_flip_ps([differences], draws, seed)[0]
+    return sign_flip_ps([differences])[0]
 
 
-def sign_flip_ps(differences: Sequence[ArrayLike], draws: int = 100_000, seed: int = 0) -> list[float]:
+def sign_flip_ps(differences: Sequence[ArrayLike]) -> list[float]:
     """`sign_flip_p` of each sample. Samples of equal size share their sign patterns, which are made once."""
-    return _shares(differences, np.abs, draws, seed)
+    return _shares(differences, np.abs)
 
 
 def equivalence_p(differences: ArrayLike, margin: float) -> float:
@@ -61,9 +61,7 @@ def inside_ps(differences: Sequence[ArrayLike], bounds: tuple[float, float]) -> 
     return [max(shares[index::count], default=1.0) for index in range(count)]
 
 
-def _shares(
-    samples: Sequence[ArrayLike], size_of: Callable[[Floats], Floats], draws: int = 100_000, seed: int = 0
-) -> list[float]:
+def _shares(samples: Sequence[ArrayLike], size_of: Callable[[Floats], Floats]) -> list[float]:
     """For each sample, the share of sign patterns whose sum is at least the observed sum according to
     `size_of`."""
     arrays = [np.asarray(sample, dtype=np.float64) for sample in samples]
@@ -74,15 +72,19 @@ def _shares(
         slack = 1e-9 * np.abs(together).sum(axis=0)  # equal sums may differ in their last bits
         least = size_of(together.sum(axis=0)) - slack
         reached = np.zeros(len(indices))
-        for signs in sign_patterns(count, len(indices), draws, seed):
+        for signs in sign_patterns(count, len(indices)):
             reached += (size_of(signs @ together) >= least).sum(axis=0)
-        total = 2**count if count <= EXACT_SEEDS else draws
-        for index, p in zip(indices, reached / total, strict=True):
+        for index, p in zip(indices, reached / count_patterns(count), strict=True):
             p_values[index] = float(p)
     return p_values
 
 
-def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[Floats]:
+def count_patterns(count: int) -> int:
+    """How many patterns `sign_patterns` has of so many values."""
+    return 2**count if count <= EXACT_SEEDS else DRAWS
+
+
+def sign_patterns(count: int, columns: int, draws: int = DRAWS) -> Iterator[Floats]:
     """(rows, count) of 1 and −1, in blocks: all patterns of so many values, above `EXACT_SEEDS` so many
     random ones, the observed one first. With so many `columns` a product with a block fits into memory."""
     rows = max(1, BLOCK // max(count, columns))
@@ -90,14 +92,14 @@ def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[F
         patterns = _every_pattern(count)
         yield from (patterns[start : start + rows] for start in range(0, len(patterns), rows))
         return
-    signs = _random_patterns(count, draws, seed)
+    signs = _random_patterns(count, draws)
     yield from (signs[start : start + rows].astype(np.float64) for start in range(0, draws, rows))
 
 
 @lru_cache(maxsize=8)
-def _random_patterns(count: int, draws: int, seed: int) -> NDArray[np.int8]:
+def _random_patterns(count: int, draws: int) -> NDArray[np.int8]:
     """(draws, count) of 1 and −1, the observed pattern first, as one of the possible ones; read-only."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     signs = np.empty((draws, count), dtype=np.int8)
     rows = max(1, BLOCK // count)
     for start in range(0, draws, rows):
@@ -117,9 +119,9 @@ def _every_pattern(count: int) -> Floats:
     return patterns
 
 
-def smallest_p(seeds: int, sides: int = 2) -> float:
-    """Smallest p that the sign-flip test can give: 2/2ⁿ two-sided, .25 for three seeds; 1/2ⁿ one-sided."""
-    return min(1.0, sides / 2.0**seeds)
+def smallest_p(seeds: int) -> float:
+    """Smallest p that the two-sided sign-flip test can give: 2/2ⁿ, .25 for three seeds."""
+    return min(1.0, 2 / 2.0**seeds)
 
 
 def seeds_needed(alpha: float = 0.05, comparisons: int = 1, sides: int = 2) -> int:

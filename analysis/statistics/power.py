@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_left
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from grpobench.analysis.statistics.intervals import Floats, t_quantile
 from grpobench.tasks.data import bounded
 
-Floats: TypeAlias = NDArray[np.float64]
 Correction: TypeAlias = Literal["max-t", "holm"]
 """Of p values over several pairs: closed max-T tests by joint sign flips, or Holm's."""
 
@@ -46,24 +45,14 @@ STEPPED = 60
 """Seeds up to which the steps of the smallest possible p count; beyond, any level can be met as it is."""
 
 
-@dataclass(frozen=True)
-class DeviationBounds:
-    """How far the true standard deviation may be from one estimated on n values."""
-
-    low: float
-    high: float
-    """Factors of a 95 % interval from χ² with n − 1 degrees of freedom."""
-
-
-def spread(seeds: int, level: float = 0.95) -> DeviationBounds:
-    """√((n−1)/χ²) at both ends; .52 to 6.3 for three seeds. NaN below two."""
+def deviation_factors(seeds: int) -> tuple[float, float]:
+    """How far the true standard deviation may be from one estimated on two seeds or more: factors of a 95 %
+    interval, √((n−1)/χ²) with n − 1 degrees of freedom at both ends; .52 and 6.3 for three seeds."""
     from scipy import special  # takes half a second, and listings import this file
 
-    if seeds < 2:
-        return DeviationBounds(math.nan, math.nan)
-    tails = 2 * special.gammaincinv((seeds - 1) / 2, [0.5 + level / 2, 0.5 - level / 2])
+    tails = 2 * special.gammaincinv((seeds - 1) / 2, [0.5 + 0.95 / 2, 0.5 - 0.95 / 2])
     low, high = np.sqrt((seeds - 1) / tails)
-    return DeviationBounds(float(low), float(high))
+    return float(low), float(high)
 
 
 def allowed(seeds: int, pairs: int, alpha: float = 0.05, sides: int = 2) -> int:
@@ -143,13 +132,10 @@ def power_of_interval(values: int, margin: float, equal: bool = False, alpha: fl
     0."""
     if not equal:
         return float(_power_of_t(values, margin, alpha))
-    from scipy import special  # takes half a second, and listings import this file
-
     rng = np.random.default_rng(SEED)
     means = rng.standard_normal(REPETITIONS) / math.sqrt(values)
     errors = np.sqrt(rng.chisquare(values - 1, REPETITIONS) / (values - 1) / values)
-    half_widths = special.stdtrit(values - 1, 1 - alpha / 2) * errors
-    return float(np.mean(np.abs(means) + half_widths < margin))
+    return float(np.mean(np.abs(means) + t_quantile(values - 1, 1 - alpha) * errors < margin))
 
 
 def detectable_margin(seeds: int, pairs: int, alpha: float = 0.05, most: int = MOST_PATTERNS) -> float:
@@ -236,14 +222,13 @@ def _seeds_by_t(
         enough = _power_of_t(few, effect, levels) >= POWER
         if enough.any():
             return float(few[enough.argmax()])
-    low, high = max(least, STEPPED + 1), MOST_SEEDS + 1
-    while low < high:
-        middle = (low + high) // 2
-        if _power_of_t(middle, effect, _level(middle, pairs, alpha, correction)) >= POWER:
-            high = middle
-        else:
-            low = middle + 1
-    return float(low) if low <= MOST_SEEDS else math.inf
+
+    def power_of(seeds: int) -> float:
+        return float(_power_of_t(seeds, effect, _level(seeds, pairs, alpha, correction)))
+
+    many = range(max(least, STEPPED + 1), MOST_SEEDS + 1)
+    weaker = bisect_left(many, POWER, key=power_of)
+    return float(many[weaker]) if weaker < len(many) else math.inf
 
 
 def _level(seeds: int, pairs: int, alpha: float, correction: Correction = "holm") -> float:

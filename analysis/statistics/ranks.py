@@ -26,14 +26,15 @@ def spearman(clusters: Sequence[Floats], seed: int = 0) -> Estimate:
     """
     if sum(map(len, clusters)) < 3:
         return Estimate(math.nan, math.nan, math.nan)
-    value = correlation(np.concatenate(clusters))
+    table = np.concatenate(clusters)
+    value = float(_correlations(table, np.ones((1, len(table))))[0])
     if len(clusters) < FEWEST:
         return Estimate(value, math.nan, math.nan)
     count, sizes = len(clusters), [len(cluster) for cluster in clusters]
     drawn = np.random.default_rng(seed).integers(count, size=(DRAWS, count))
     cells = (drawn + count * np.arange(DRAWS)[:, None]).ravel()
     copies = np.bincount(cells, minlength=DRAWS * count).reshape(DRAWS, count).astype(np.float64)
-    correlations = _correlations(np.concatenate(clusters), np.repeat(copies, sizes, axis=1))
+    correlations = _correlations(table, np.repeat(copies, sizes, axis=1))
     if np.isnan(correlations).all():
         return Estimate(value, math.nan, math.nan)
     low, high = np.nanquantile(correlations, (0.025, 0.975))
@@ -41,7 +42,8 @@ def spearman(clusters: Sequence[Floats], seed: int = 0) -> Estimate:
 
 
 def _correlations(table: Floats, copies: Floats) -> Floats:
-    """`correlation` (D,) of `table` (n, 2) with each row taken as often as a row of `copies` (D, n) says."""
+    """Pearson's correlation (D,) of the ranks of two columns, ties at their mean rank, of `table` (n, 2) with
+    each row taken as often as a row of `copies` (D, n) says; NaN if a column has a single value."""
     ranks = [_ranks_of_copies(column, copies) for column in table.T]
     middle = (copies.sum(axis=1, keepdims=True) + 1) / 2  # the mean of all ranks
     first, second = (of_column - middle for of_column in ranks)
@@ -58,14 +60,3 @@ def _ranks_of_copies(column: Floats, copies: Floats) -> Floats:
     of_value = copies @ (tied[:, None] == np.arange(tied.max() + 1))  # copies of each value, (D, values)
     mean_ranks: Floats = np.cumsum(of_value, axis=1) - (of_value - 1) / 2
     return mean_ranks[:, tied]
-
-
-def correlation(table: Floats) -> float:
-    """Pearson's correlation of the ranks of two columns (n, 2), ties at their mean rank; NaN if a column has
-    a single value."""
-    from scipy import stats  # the import takes a second, and listings import this file
-
-    ranks = stats.rankdata(table, axis=0)
-    centered = ranks - ranks.mean(0)
-    scale = math.sqrt(float((centered**2).sum(0).prod()))
-    return float((centered[:, 0] * centered[:, 1]).sum() / scale) if scale else math.nan

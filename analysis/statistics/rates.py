@@ -69,29 +69,25 @@ class RateCurve:
 
 
 @lru_cache(maxsize=64)
-def halves(seeds: int, most: int = MOST_HALVES, seed: int = 0) -> NDArray[np.bool_]:
-    """(halves, seeds): True for the seeds that choose; the others judge. All subsets of ⌊seeds/2⌋ up to
-    `most`, else `most` random ones. Of an even number of seeds the random halves come with their complements,
-    so that each seed judges in one half of the cases. Raises ValueError for fewer than two seeds."""
+def halves(seeds: int) -> NDArray[np.bool_]:
+    """(halves, seeds): True for the seeds that choose; the others judge. All subsets of ⌊seeds/2⌋, or
+    `MOST_HALVES` random ones where there are more. Of an even number of seeds the random halves come with
+    their complements, so that each seed judges in one half of the cases. Raises ValueError for fewer than two
+    seeds."""
     if seeds < 2:
         raise ValueError(f"cross-fitting takes at least 2 seeds, not {seeds}: one chooses, one judges")
     size = seeds // 2
-    if math.comb(seeds, size) <= most:
-        subsets = [*combinations(range(seeds), size)]
-        masks = np.zeros((len(subsets), seeds), dtype=np.bool_)
-        masks[np.arange(len(subsets))[:, None], np.array(subsets)] = True
-        masks.flags.writeable = False  # the array is cached
-        return masks
-    rng = np.random.default_rng(seed)
-    drawn = np.zeros((most, seeds), dtype=np.bool_)
-    for row in range(0, most, 2):
-        # Rotations of one order would be cheaper, but neighbors in it would always choose together.
-        order = rng.permutation(seeds)
-        drawn[row, order[:size]] = True
-        if row + 1 < most:
-            drawn[row + 1, order[seeds - size :]] = True
-    drawn.flags.writeable = False
-    return drawn
+    subsets = [*combinations(range(seeds), size)] if math.comb(seeds, size) <= MOST_HALVES else []
+    if not subsets:
+        rng = np.random.default_rng(0)
+        for _ in range(MOST_HALVES // 2):
+            # Rotations of one order would be cheaper, but neighbors in it would always choose together.
+            order = rng.permutation(seeds).tolist()
+            subsets += [order[:size], order[seeds - size :]]
+    masks = np.zeros((len(subsets), seeds), dtype=np.bool_)
+    masks[np.arange(len(subsets))[:, None], np.array(subsets)] = True
+    masks.flags.writeable = False  # the array is cached
+    return masks
 
 
 def choose(curve: RateCurve) -> Choices:

@@ -76,7 +76,7 @@ def stages(
             break
         stage_differences = array[:seeds]
         if seeds <= EXACT_SEEDS:
-            blocks = [signs @ stage_differences for signs in sign_patterns(seeds, 1, 0, 0)]
+            blocks = [signs @ stage_differences for signs in sign_patterns(seeds, 1)]
             sums = np.abs(np.concatenate(blocks))
             slack = 1e-9 * float(np.abs(stage_differences).sum())  # equal sums may differ in their last bits
             p = 1 - np.searchsorted(np.sort(sums), sums - slack, side="left") / sums.size

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from grpobench.analysis.statistics.intervals import Estimate
-
-Floats: TypeAlias = NDArray[np.float64]
+from grpobench.analysis.statistics.intervals import Estimate, Floats, normal_quantile, t_quantile
 
 LEVEL = 0.9
 """Of all intervals and of the band."""
+TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 RESAMPLES = 400
 EXPONENTS = (0.5, 8.0)
 """Bounds of B. A curve that bends more sharply than at 8 jumps from one evaluation to the next."""
@@ -198,8 +196,6 @@ def extrapolate(
 
     Before the bend, A and B are nearly free: many pairs of them fit. `topics.compute` refuses a fit whose
     ceiling the intervals leave open."""
-    from scipy import special  # takes half a second, and listings import this file
-
     seeds = len(accuracy)
     if seeds < 2 or not PARAMETERS < fitted <= accuracy.shape[1]:
         raise ValueError(f"extrapolate: needs two seeds and {PARAMETERS + 1} points; got {seeds}, {fitted}")
@@ -214,11 +210,11 @@ def extrapolate(
     same = np.broadcast_to(spent[:fitted], (RESAMPLES, fitted))
     curves = fit_many(same, resampled(first), resampled(start))
     noise = _noise(first, curve(spent[:fitted])) * rng.standard_normal((RESAMPLES, len(spent)))
-    off = shape / float(special.ndtri(_tails()[1])) * rng.standard_normal((RESAMPLES, 1))
-    low, high = np.clip(np.quantile(curves(spent) + noise + off, _tails(), axis=0), 0.0, 1.0)
+    off = shape / normal_quantile(LEVEL) * rng.standard_normal((RESAMPLES, 1))
+    low, high = np.clip(np.quantile(curves(spent) + noise + off, TAILS, axis=0), 0.0, 1.0)
 
     def interval(value: float, values: Floats) -> Estimate:
-        return Estimate(value, *map(float, np.quantile(values, _tails())))
+        return Estimate(value, *map(float, np.quantile(values, TAILS)))
 
     return Extrapolation(
         curve,
@@ -230,16 +226,9 @@ def extrapolate(
     )
 
 
-def _tails() -> tuple[float, float]:
-    return (1 - LEVEL) / 2, (1 + LEVEL) / 2
-
-
 def stretch_of(seeds: int) -> float:
     """√(n/(n−1)) · t/z at the level of the band: 1.65 for four seeds, 1.23 for eight."""
-    from scipy import special  # takes half a second, and listings import this file
-
-    upper = (1 + LEVEL) / 2
-    return math.sqrt(seeds / (seeds - 1)) * float(special.stdtrit(seeds - 1, upper) / special.ndtri(upper))
+    return math.sqrt(seeds / (seeds - 1)) * float(t_quantile(seeds - 1, LEVEL) / normal_quantile(LEVEL))
 
 
 def _noise(accuracy: Floats, curve: Floats) -> float:

@@ -7,12 +7,13 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from grpobench.analysis.statistics.intervals import Estimate, Floats
+from grpobench.analysis.statistics.intervals import Estimate, Floats, t_quantile
 from grpobench.analysis.statistics.permutation import sign_patterns
 
 MOST_SPLITS = 20_000
@@ -60,14 +61,14 @@ def kaplan_meier(steps: ArrayLike, collapsed: ArrayLike) -> Survival:
     return Survival(curve.quantiles[fell], curve.probabilities[fell], low, high)
 
 
-def restricted_mean(steps: ArrayLike, collapsed: ArrayLike, horizon: float, level: float = 0.95) -> Estimate:
+def restricted_mean(steps: ArrayLike, collapsed: ArrayLike, horizon: float) -> Estimate:
     """Mean number of steps that runs last up to `horizon`: the area under the Kaplan–Meier curve (Royston and
     Parmar 2013). A run that is censored at the horizon is counted as the horizon, not as a collapse.
 
     The variance is Greenwood's, Σ_j A_j² d_j/(n_j (n_j − d_j)) with A_j the area after the j-th collapse,
-    times n/(n − 1): without earlier censoring this is s²/n. The interval is a t interval over runs on the
-    scale log(mean/(horizon − mean)), so that it lies between 0 and the horizon. It has NaN bounds for one run
-    and where all runs last equally long. Raises ValueError without runs or for a horizon of 0 or less."""
+    times n/(n − 1): without earlier censoring this is s²/n. The 95 % interval is a t interval over runs on
+    the scale log(mean/(horizon − mean)), so that it lies between 0 and the horizon. It has NaN bounds for one
+    run and where all runs last equally long. Raises ValueError without runs or for a horizon of 0 or less."""
     times = np.minimum(np.asarray(steps, dtype=np.float64), horizon)
     ended = np.asarray(collapsed, dtype=bool) & (np.asarray(steps, dtype=np.float64) < horizon)
     count = times.size
@@ -85,44 +86,35 @@ def restricted_mean(steps: ArrayLike, collapsed: ArrayLike, horizon: float, leve
     if count < 2 or not variance > 0 or not 0 < mean < horizon:
         return Estimate(mean, math.nan, math.nan)
     error = math.sqrt(variance * count / (count - 1))
-    half = float(special.stdtrit(count - 1, 0.5 + level / 2)) * error * horizon / (mean * (horizon - mean))
+    half = float(t_quantile(count - 1)) * error * horizon / (mean * (horizon - mean))
     low, high = (horizon * float(special.expit(special.logit(mean / horizon) + end)) for end in (-half, half))
     return Estimate(mean, low, high)
 
 
-def log_rank(
-    first: tuple[ArrayLike, ArrayLike],
-    second: tuple[ArrayLike, ArrayLike],
-    draws: int = MOST_SPLITS,
-    seed: int = 0,
-) -> float:
-    """Two-sided p of the log-rank test by permutation: the share of ways to deal all runs to arms of these
-    sizes whose |Z| reaches ours. Each arm is (last steps, whether the run collapsed there). With n and m runs
-    the smallest p is 1/C(n+m, n), twice that for n = m; NaN where no run collapsed or an arm has none.
+LastSteps: TypeAlias = tuple[ArrayLike, ArrayLike]
+"""The last step of each run of an arm, and whether it collapsed there."""
 
-    Exact where at most `draws` ways exist, which the asymptotic test of a handful of runs is not.
+
+def log_rank(first: LastSteps, second: LastSteps) -> float:
+    """Two-sided p of the log-rank test by permutation: the share of ways to deal all runs to arms of these
+    sizes whose |Z| reaches ours. With n and m runs the smallest p is 1/C(n+m, n), twice that for n = m; NaN
+    where no run collapsed or an arm has none.
+
+    Exact where at most `MOST_SPLITS` ways exist, which the asymptotic test of a handful of runs is not.
     """
-    times = np.concatenate([np.asarray(arm[0], dtype=np.float64) for arm in (first, second)])
-    ended = np.concatenate([np.asarray(arm[1], dtype=bool) for arm in (first, second)])
+    times, ended = _joined(first, second)
     first_count, count = len(np.asarray(first[0])), len(times)
     if not ended.any() or first_count in (0, count):
         return math.nan
-    z = np.abs(log_rank_z(times, ended, deals(count, first_count, draws, seed)))
+    z = np.abs(log_rank_z(times, ended, deals(count, first_count)))
     return float(np.mean(z >= z[0] - 1e-9))
 
 
-def paired_log_rank(
-    first: tuple[ArrayLike, ArrayLike],
-    second: tuple[ArrayLike, ArrayLike],
-    draws: int = MOST_SPLITS,
-    seed: int = 0,
-) -> float:
+def paired_log_rank(first: LastSteps, second: LastSteps) -> float:
     """Two-sided p of the log-rank test by permutation inside pairs: the share of ways to swap the runs of
-    some seeds between two arms whose |Z| reaches ours. Each arm is (last steps, whether the run collapsed
-    there), in the order of the seeds. With n seeds the smallest p is 2/2ⁿ; NaN where no run collapsed, and 1
-    without seeds."""
-    times = np.concatenate([np.asarray(arm[0], dtype=np.float64) for arm in (first, second)])
-    ended = np.concatenate([np.asarray(arm[1], dtype=bool) for arm in (first, second)])
+    some seeds between two arms whose |Z| reaches ours. Both arms are in the order of the seeds. With n seeds
+    the smallest p is 2/2ⁿ; NaN where no run collapsed, and 1 without seeds."""
+    times, ended = _joined(first, second)
     pairs = len(times) // 2
     if not pairs:
         return 1.0
@@ -130,7 +122,7 @@ def paired_log_rank(
         return math.nan
     reached = total = 0
     observed = math.nan
-    for signs in sign_patterns(pairs, 2 * pairs, draws, seed):
+    for signs in sign_patterns(pairs, 2 * pairs, MOST_SPLITS):
         unswapped = (signs > 0).astype(np.float64)
         z = np.abs(log_rank_z(times, ended, np.concatenate([unswapped, 1 - unswapped], axis=1)))
         observed = float(z[0]) if math.isnan(observed) else observed  # the first pattern swaps nothing
@@ -139,15 +131,21 @@ def paired_log_rank(
     return reached / total
 
 
+def _joined(first: LastSteps, second: LastSteps) -> tuple[Floats, NDArray[np.bool_]]:
+    """Last steps and collapses of the runs of both arms, (runs,) each."""
+    times = np.concatenate([np.asarray(arm[0], dtype=np.float64) for arm in (first, second)])
+    return times, np.concatenate([np.asarray(arm[1], dtype=bool) for arm in (first, second)])
+
+
 @lru_cache(maxsize=4)
-def deals(count: int, first_count: int, draws: int, seed: int) -> Floats:
+def deals(count: int, first_count: int) -> Floats:
     """(ways, count): ways to deal so many runs, 1 for the `first_count` of the first arm, the observed one
     first. All pairs of arms with as many runs share them."""
-    if math.comb(count, first_count) <= draws:
+    if math.comb(count, first_count) <= MOST_SPLITS:
         chosen = np.array(list(itertools.combinations(range(count), first_count)))
     else:
-        rng = np.random.default_rng(seed)
-        chosen = np.array([rng.permutation(count)[:first_count] for _ in range(draws)])
+        rng = np.random.default_rng(0)
+        chosen = np.array([rng.permutation(count)[:first_count] for _ in range(MOST_SPLITS)])
         chosen[0] = np.arange(first_count)  # the observed deal is one of the possible ones
     dealt = np.zeros((len(chosen), count))
     np.put_along_axis(dealt, chosen, 1.0, axis=1)

@@ -49,9 +49,9 @@ class TwoParts:
     """Number of these seeds."""
 
 
-def share_difference(differences: ArrayLike, level: float = 0.95) -> Estimate:
-    """Mean of differences of shares from −1 to 1, one for each seed, with the interval of Agresti and Min
-    (Simple improved confidence intervals for comparing matched proportions, Statistics in Medicine
+def share_difference(differences: ArrayLike) -> Estimate:
+    """Mean of differences of shares from −1 to 1, one for each seed, with the 95 % interval of Agresti and
+    Min (Simple improved confidence intervals for comparing matched proportions, Statistics in Medicine
     24:729–740, 2005): a normal interval after two seeds are added, with half a seed at −1, half at 1 and one
     at 0. It has a width where no run fails. NaN without seeds."""
     array = np.asarray(differences, dtype=np.float64)
@@ -59,7 +59,7 @@ def share_difference(differences: ArrayLike, level: float = 0.95) -> Estimate:
         return Estimate(math.nan, math.nan, math.nan)
     count = array.size + 2
     mean = float(array.sum()) / count
-    half = normal_quantile(level) * math.sqrt((float(array @ array) + 1) / count - mean**2) / math.sqrt(count)
+    half = normal_quantile() * math.sqrt((float(array @ array) + 1) / count - mean**2) / math.sqrt(count)
     return Estimate(float(array.mean()), max(-1.0, mean - half), min(1.0, mean + half))
 
 

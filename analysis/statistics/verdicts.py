@@ -103,10 +103,10 @@ def judge(evidence: VerdictEvidence) -> tuple[Verdict, str]:
     effect, inside = shown(
         mean.value > 0, evidence.p, evidence.p_equivalence, interval, bounds, evidence.alpha
     )
-    close = f"within {points(margin)} points: {_holm(evidence.p_equivalence)}"
+    close = f"within {points(margin)} points: Holm p {evidence.p_equivalence:.3g}"
     if effect in ("higher", "lower"):
         little = f"; the difference is {close}" if inside else ""
-        return OF_FIRST[effect], f"{_p(evidence.p)} {over}{little}"
+        return OF_FIRST[effect], f"adjusted p {evidence.p:.3g} {over}{little}"
     if effect == "equivalent":
         return "equivalent", f"{close} {over}"
     return "unresolved", _undecided(evidence, needed) + _not_equivalent(evidence) + _beside(
@@ -125,40 +125,32 @@ def no_difference(margin: float) -> str:
     return f"no difference of {points(margin)} points or more"
 
 
-def _p(value: float) -> str:
-    return f"adjusted p {value:.3g}"
-
-
-def _holm(value: float) -> str:
-    return f"Holm p {value:.3g}"
-
-
 def _undecided(evidence: VerdictEvidence, needed: int) -> str:
     """Why no difference is shown, and how many seeds would show one."""
-    seeds = evidence.differences.size
+    seeds, above = evidence.differences.size, f"adjusted p {evidence.p:.3g} > {evidence.alpha:g}"
     if evidence.analysis:
-        return f"{_p(evidence.p)} > {evidence.alpha:g} {evidence.analysis}"
+        return f"{above} {evidence.analysis}"
     if seeds < needed:
         return (
             f"{seeds} of the {needed} seeds that a difference needs (smallest possible p now "
             f"{smallest_p(seeds):.3g}){_outlook(evidence, needed)}"
         )
     observed = "if difference and spread are as observed"
-    return f"{_p(evidence.p)} > {evidence.alpha:g}; {observed}, {_enough(evidence)}"
+    return f"{above}; {observed}, {_enough(evidence)}"
 
 
 def _not_equivalent(evidence: VerdictEvidence) -> str:
     """Why equivalence is not shown either, and whether this many seeds could show it."""
     seeds, needed = evidence.differences.size, seeds_needed(evidence.alpha, evidence.pairs, sides=1)
     within = f"within {points(evidence.margin)} points"
-    text = f"; equivalence {within}: {_holm(evidence.p_equivalence)}"
+    text = f"; equivalence {within}: Holm p {evidence.p_equivalence:.3g}"
     if evidence.p_equivalence <= evidence.alpha:
         return f"{text}, but the interval reaches beyond {points(evidence.margin)} points"
     if evidence.analysis:
         return text
     if seeds < needed:
         return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which needs {needed}"
-    least = equivalence_margin(evidence.differences, seeds, evidence.pairs, evidence.alpha)
+    least = power.detectable_margin(seeds, evidence.pairs, evidence.alpha) * spread_of(evidence.differences)
     if math.isnan(least):
         return text
     return f"{text}, and {seeds} seeds can show that equal arms are within {100 * least:.1f} points at best"
@@ -178,14 +170,8 @@ def findable_effect(
     if math.isnan(deviation):
         return Estimate(math.nan, math.nan, math.nan)
     value = power.detectable(seeds, pairs, alpha, correction) * deviation
-    factor = power.spread(np.size(differences))
-    return Estimate(value, factor.low * value, factor.high * value)
-
-
-def equivalence_margin(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> float:
-    """The smallest margin within which `seeds` seeds show equal arms to be equivalent in 80 % of repetitions,
-    from the observed SD; NaN as for `findable_effect`."""
-    return power.detectable_margin(seeds, pairs, alpha) * spread_of(differences)
+    low, high = power.deviation_factors(np.size(differences))
+    return Estimate(value, low * value, high * value)
 
 
 def spread_of(differences: ArrayLike) -> float:

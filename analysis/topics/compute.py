@@ -21,8 +21,8 @@ from grpobench.analysis.figures.scales import apply, scale_of
 from grpobench.analysis.figures.style import BAND, BASE_COLOR, Look, Sheet, look
 from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import FINISHED, RUN_KEYS, Experiment
-from grpobench.analysis.statistics.intervals import Estimate, seed_mean
-from grpobench.analysis.statistics.sigmoid import EXPONENTS, LEVEL, Extrapolation, Floats, extrapolate
+from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
+from grpobench.analysis.statistics.sigmoid import EXPONENTS, LEVEL, Extrapolation, extrapolate
 from grpobench.analysis.tools.text import NONE, count, interval, number, percent, points
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.budgets import ROUNDING, unit_of, with_axis

@@ -6,7 +6,7 @@ and nothing is decided where a best rate lies at an edge of the grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from helpers.findings import CONTROL, finding, judge_controlled, question
 from grpobench.analysis.findings import rule
 from grpobench.analysis.findings.at_best import curve_of
 from grpobench.analysis.findings.horizons import Key
+from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.result import Judged
 from grpobench.analysis.findings.rule import from_plain
 from grpobench.analysis.runfolder.files import LogError
@@ -153,18 +154,9 @@ def test_a_control_at_best_rates_shows_its_effect_or_not() -> None:
     test = best()
     runs = at_rates("a", PEAK, 1) | at_rates("b", PEAK, 2)
 
-    def result_with(control_means: Sequence[float]) -> Any:
-        from grpobench.analysis.findings.judge import judge
-
-        controlled = finding(test, control=(control,))
-        values: Mapping[str, Mapping[Key, float]] = {
-            test.name: runs,
-            control.name: runs | at_rates("c", control_means, 3),
-        }
-        return judge(controlled, values)
-
-    assert result_with((0.4, 0.5, 0.4)).verdict == "equivalent"
-    assert result_with(PEAK).verdict == "insensitive"
+    for means, verdict in (((0.4, 0.5, 0.4), "equivalent"), (PEAK, "insensitive")):
+        values = {test.name: runs, control.name: runs | at_rates("c", means, 3)}
+        assert judge(finding(test, control=(control,)), values).verdict == verdict
 
 
 def test_tests_of_both_kinds_share_the_level() -> None:

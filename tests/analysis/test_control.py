@@ -26,7 +26,7 @@ from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import compare, pairs_of
-from grpobench.analysis.statistics.maxima import _step_down, _table, families_of, max_t_ps
+from grpobench.analysis.statistics.maxima import families_of, joint_ps, max_t_ps
 
 PAGE = (Path(__file__).parents[2] / "docs" / "comparisons.md").read_text(encoding="utf-8")
 
@@ -69,7 +69,7 @@ def test_every_set_of_contrasts_is_a_family_so_that_step_down_is_exact() -> None
     rng = np.random.default_rng(2)
     for arms in (3, 4, 6):
         pairs = against(rng.integers(0, 6, (7, arms)) - 1.5 * np.arange(arms))
-        down = _step_down(_table([*pairs.values()]), 0, 0)
+        down = joint_ps([*pairs.values()])[1]
         assert max_t_ps(pairs)[1] == pytest.approx(down, abs=1e-12)
 
 
@@ -104,7 +104,8 @@ def test_tables_of_the_page_are_those_of_the_simulation() -> None:
 def test_the_table_of_power_agrees_with_fewer_repetitions() -> None:
     (row,) = [line for line in PAGE.splitlines() if re.match(r"\| 4 \| \d+ / \d+ / 0 ", line)]
     shown = [int(value) / 100 for value in re.findall(r"\d+", row)[1:7]]
-    shares = [*levels.power_of_control(4, 6, 2.0, 300), *levels.power_of_control(4, 8, 1.5, 300)]
+    cells = [levels.power(4, *case, 300) for case in levels.CASES[:2]]
+    shares = [cell[i] for cell in cells for i in (2, 0, 3)]
     assert shares == pytest.approx(shown, abs=3 * np.sqrt(0.25 / 300) + 0.005)
 
 

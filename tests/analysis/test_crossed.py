@@ -26,7 +26,7 @@ from grpobench.analysis.report.facts import gather
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import compare
-from grpobench.analysis.statistics.crossed import components, crossed_interval
+from grpobench.analysis.statistics.crossed import crossed_interval, mean_squares
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 from grpobench.analysis.topics.budgets import mean_at_equal_budgets, runs_at_equal_budgets
 
@@ -50,12 +50,8 @@ def drawn(seeds: int, problems: int, deviations: tuple[float, float, float], see
 
 def test_mean_squares_by_hand() -> None:
     # rows means 2, 3; column means 1, 4, 2.5; grand 2.5; rest ∓.5 … of [[1, 3, 2], [1, 5, 3]]
-    mean_squares = components([[1, 3, 2], [1, 5, 3]])
-    assert mean_squares.between_seeds == pytest.approx(3 * 2 * 0.25)
-    assert mean_squares.between_problems == pytest.approx(2 * (1.5**2 + 1.5**2) / 2)
-    assert mean_squares.residual == pytest.approx((0.25 + 0.25 + 0.25 + 0.25) / 2)
-    with pytest.raises(ValueError, match="two seeds and two problems"):
-        components([[1, 2]])
+    expected = 3 * 2 * 0.25, 2 * (1.5**2 + 1.5**2) / 2, (0.25 + 0.25 + 0.25 + 0.25) / 2
+    assert mean_squares(np.array([[1.0, 3, 2], [1, 5, 3]])) == pytest.approx(expected)
 
 
 def test_identical_problems_reproduce_scipy_paired_t_interval() -> None:
@@ -76,10 +72,8 @@ def test_standard_error_is_at_least_that_over_seeds_and_sign_symmetric(
     assert (mirrored.low, mirrored.high) == pytest.approx(
         (-interval.high, -interval.low), rel=1e-9, abs=1e-12
     )
-    parts = components(table)
-    over_seeds = math.sqrt(parts.between_seeds / table.size)
-    rows = table.mean(axis=1)
-    assert over_seeds == pytest.approx(rows.std(ddof=1) / math.sqrt(seeds), rel=1e-9)
+    over_seeds = table.mean(axis=1).std(ddof=1) / math.sqrt(seeds)
+    assert math.sqrt(mean_squares(table)[0] / table.size) == pytest.approx(over_seeds, rel=1e-9)
     # the t quantile of infinitely many degrees is the smallest that there is
     assert interval.high - interval.low >= 2 * 1.9599 * over_seeds * (1 - 1e-9)
 
@@ -170,14 +164,10 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
         edit_rows(path, lambda row: row.update({name: 1.5 * row[name]} if name in row else {}))
     facts = gather(load(root))
     (on_axes,) = facts.numbers.on_axes
-    assert [on_axes.comparisons[axis].verdict for axis in ("updates", "tokens")] == [
-        "better",
-        "worse",
-    ] and on_axes.depends
-    assert (
-        "a compared with b on arithmetic is better at equal updates, worse at equal generated tokens"
-        in on_axes.sentence
-    )
+    verdicts = [on_axes.comparisons[axis].verdict for axis in ("updates", "tokens")]
+    assert verdicts == ["better", "worse"] and on_axes.depends
+    words = "a compared with b on arithmetic is better at equal updates, worse at equal generated tokens"
+    assert words in on_axes.sentence
     assert on_axes.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
     warned = [warning for warning in facts.warnings if list(warning.lines) == [on_axes.sentence]]
     assert "what is held equal (updates, generated tokens or seconds) for 1 of 1 pairs" in warned[0].title
@@ -212,13 +202,9 @@ def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path:
 def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:
     states = {("a", "arithmetic", 1): ("diverged", 5)}
     experiment = load(two_arms(tmp_path, seeds=(1, 2), states=states, accuracy=lambda *_: 0.6))
-    accuracy_by_seed = (
-        runs_at_equal_budgets(experiment)
-        .query("axis == 'updates' and arm == 'a'")
-        .set_index("seed")["accuracy"]
-    )
-    assert accuracy_by_seed[1] == 0 and accuracy_by_seed[2] == pytest.approx(
-        0.6
-    )  # seed 1 was last evaluated after 4 of 8 updates
-    mean = mean_at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
+    chosen = "axis == 'updates' and arm == 'a'"
+    accuracy_by_seed = runs_at_equal_budgets(experiment).query(chosen).set_index("seed")["accuracy"]
+    # Seed 1 was last evaluated after 4 of 8 updates.
+    assert accuracy_by_seed[1] == 0 and accuracy_by_seed[2] == pytest.approx(0.6)
+    mean = mean_at_equal_budgets(experiment).query(chosen)["accuracy"].iloc[0]
     assert mean == pytest.approx(0.3)

@@ -5,37 +5,23 @@ Eight seeds of 120 updates. Of `a` seven reach the end, one collapses at 36; of 
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.findings import finding, question
-from helpers.good_recipes import everything_installed
+from helpers.findings import finding, kept_again, question, recorded, register
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.figures.drawing import svg_text
 from grpobench.analysis.findings import description
 from grpobench.analysis.findings.description import arm_means
 from grpobench.analysis.findings.figures import draw_arms
-from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import horizons_of
-from grpobench.analysis.findings.record import (
-    FILE,
-    Record,
-    Registration,
-    read_kept,
-    record_of,
-    record_text,
-    text_digest,
-)
+from grpobench.analysis.findings.record import Record, read_kept, record_of
 from grpobench.analysis.findings.result import as_row
-from grpobench.analysis.record import Provenance
 from grpobench.analysis.runfolder.load import load
-from grpobench.runs.settings.findings import read_finding
 
 END = 120.0
 LASTING = {
@@ -44,27 +30,20 @@ LASTING = {
     "c": [6.0, 12.0, 6.0, 18.0, 12.0, 6.0, 90.0, 6.0],
     "d": [END] * 7 + [6.0],
 }
-KEPT = Path(__file__).parents[2] / "docs" / "results" / "findings"
+EARLIER = Path(__file__).parents[2] / "docs" / "results" / "earlier" / "findings"
 
 
-def recorded(contrast: Mapping[str, float], end: float = END) -> Record:
+def lasting(contrast: Mapping[str, float], end: float | None = END) -> Record:
     """The runs above under a rule of one test."""
     test = question("lasts", outcome="lasting", contrast=dict(contrast), matters=12.0, unit="updates")
-    values: dict[Key, float] = {
-        (arm, "sums", seed): value for arm, lengths in LASTING.items() for seed, value in enumerate(lengths)
-    }
-    states = {run: "finished" if value == END else "collapsed" for run, value in values.items()}
-    rule = Registration(finding(test), "nano", tuple(range(8)), {}, "", "2026-01-01T00:00:00+0000")
-    provenance = Provenance("grpobench finding run f", {}, {}, [])
-    horizons = {"lasts": dict.fromkeys(values, end)}
-    return Record(rule, {"lasts": values}, (), (), states, provenance, horizons)
+    return recorded(finding(test), LASTING, end)
 
 
 def test_an_arm_s_mean_is_restricted_to_the_planned_updates() -> None:
     """By hand for a: mean 109.5 of 120, error 29.70/√8 = 10.5, t(7) 2.365, on the scale log(m/(120 − m)):
     2.345 ± 2.365 · 10.5 · 120/(109.5 · 10.5) = 2.345 ± 2.592, back 52.6 and 119.1. For c: 19.5, error
     10.2."""
-    mean_by_arm = {arm_mean.arm: arm_mean for arm_mean in arm_means(recorded({"a": 1, "b": -1}), "lasts")}
+    mean_by_arm = {arm_mean.arm: arm_mean for arm_mean in arm_means(lasting({"a": 1, "b": -1}), "lasts")}
     assert mean_by_arm["a"].mean.value == 109.5
     assert (mean_by_arm["a"].mean.low, mean_by_arm["a"].mean.high) == pytest.approx((52.6, 119.1), abs=0.1)
     assert 0 < mean_by_arm["c"].mean.low < 19.5 < mean_by_arm["c"].mean.high < 120
@@ -76,7 +55,7 @@ def test_an_arm_s_mean_is_restricted_to_the_planned_updates() -> None:
 
 
 def test_difference_lies_within_run_updates_and_tells_censored_count() -> None:
-    record = recorded({"c": 1, "b": -1})
+    record = lasting({"c": 1, "b": -1})
     primary = record.result().primary
     assert (primary.reached, primary.runs) == (8, 16)
     assert primary.effect.low == -120.0  # −100.5 − 24.1
@@ -88,7 +67,7 @@ def test_difference_lies_within_run_updates_and_tells_censored_count() -> None:
 
 def test_bounds_of_a_contrast_are_those_of_its_weights() -> None:
     """Half of a and half of b less c: from −120, were c to last and the others not, to 120."""
-    record = recorded({"a": 0.5, "b": 0.5, "c": -1})
+    record = lasting({"a": 0.5, "b": 0.5, "c": -1})
     values, horizons = record.values["lasts"], dict.fromkeys(record.values["lasts"], 60.0)
     test = replace(record.registration.finding.test[0], outcome="lasting")
     free = judge(finding(test), {"lasts": values}).primary.effect
@@ -99,7 +78,7 @@ def test_bounds_of_a_contrast_are_those_of_its_weights() -> None:
 
 
 def test_what_does_not_end_with_the_run_is_left_as_it_is() -> None:
-    record = replace(recorded({"a": 1, "b": -1}), horizons={})
+    record = lasting({"a": 1, "b": -1}, end=None)
     row = as_row(record.result())["tests"][0]
     assert (row["reached"], row["runs"]) == (None, 16)
     assert "reached" not in description.effect_words(row)
@@ -107,7 +86,8 @@ def test_what_does_not_end_with_the_run_is_left_as_it_is() -> None:
 
 
 def test_the_figure_draws_nothing_beyond_the_end() -> None:
-    drawing = draw_arms(recorded({"a": 1, "b": -1}), recorded({"a": 1, "b": -1}).result())
+    record = lasting({"a": 1, "b": -1})
+    drawing = draw_arms(record, record.result())
     (axes,) = drawing.figure.axes
     for line in axes.lines:
         if line.get_transform() == axes.transData:
@@ -123,53 +103,18 @@ def test_horizons_are_the_planned_updates_and_are_kept(tmp_path: Path) -> None:
     )
     root = made.write(tmp_path)
     test = question("lasts", outcome="lasting", matters=2.0, unit="updates")
-    texts = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
-    settings = {name: text_digest(text) for name, text in texts.items()}
-    registration = Registration(finding(test), "nano", (1, 2), settings, "", "2025-12-31T23:59:59+0000")
-    (root / FILE).write_text(json.dumps(registration.plain()))
+    register(root, finding(test))
     experiment = load(root)
     assert set(horizons_of(experiment, "lasting").values()) == {40.0}
     assert horizons_of(experiment, "accuracy") == {}
     record = record_of(experiment)
     assert record.horizons == {"lasts": dict.fromkeys(record.states, 40.0)}
-    (tmp_path / "kept.json").write_text(record_text(record))
-    assert read_kept(tmp_path / "kept.json").horizons == record.horizons
+    assert kept_again(record, tmp_path).horizons == record.horizons
 
 
-def kept_with_an_end() -> list[Path]:
-    return [path for path in sorted(KEPT.glob("*.json")) if '"outcome": "lasting' in path.read_text()]
-
-
-@pytest.mark.parametrize("path", kept_with_an_end(), ids=lambda path: path.stem)
-def test_a_table_kept_without_its_horizon_has_that_of_its_recipe(path: Path) -> None:
-    """Older tables do not say how many updates were planned: their finished runs do."""
-    record = read_kept(path)
-    name, scale = record.registration.finding.name, record.registration.scale
-    study = read_finding(name)
-    if study.finding.digest != record.registration.finding.digest:
-        pytest.skip("the finding's file is of a later rule than its kept table")
-    with everything_installed():
-        planned = {config.train.steps for config in study.recipe(scale).runs()}
-    assert {end for horizon_by_run in record.horizons.values() for end in horizon_by_run.values()} == planned
-
-
-def test_the_page_prints_no_update_beyond_the_end() -> None:
-    """Of every finding whose first test is how long runs last: no number of updates above its runs'."""
-    records = [read_kept(path) for path in kept_with_an_end()]
-    records = [table for table in records if table.registration.finding.test[0].outcome.startswith("lasting")]
-    assert len(records) >= 2
-    for record in records:
-        (end,) = {end for horizon_by_run in record.horizons.values() for end in horizon_by_run.values()}
-        page = KEPT.parents[1] / "findings" / f"{record.registration.finding.name}.md"
-        part = (
-            page.read_text(encoding="utf-8")
-            .partition(f"\n## {record.registration.scale.capitalize()} scale\n")[2]
-            .partition("\n## ")[0]
-        )
-        arms = next(line for line in part.splitlines() if line.startswith("- Each arm"))
-        bounds = re.findall(r"\(([\d.]+) to ([\d.]+)", arms)
-        assert bounds and all(0 <= float(low) <= float(high) <= end for low, high in bounds), arms
-        assert "reached the end" in part.partition("- Each arm")[0]
-        means = arm_means(record, record.registration.finding.test[0].name)
-        reached = [f"{row.reached} of {len(row.values)}" for row in means if row.reached]
-        assert re.findall(r"(\d+ of \d+) reached the end", arms) == reached
+def test_a_table_kept_without_its_horizon_has_that_of_its_finished_runs() -> None:
+    """Such tables do not say how many updates were planned; the runs that finished made 60."""
+    record = read_kept(EARLIER / "sampler-gap-collapse-nano.json")
+    assert {end for ends in record.horizons.values() for end in ends.values()} == {60.0}
+    (primary, *_) = record.result().tests
+    assert primary.reached is not None and primary.effect.high <= 60

@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from helpers.findings import finding, question
+from helpers.findings import finding, question, recorded
 from scipy import stats
 
 from grpobench.analysis.findings.curves import draw_curves, swept
-from grpobench.analysis.findings.record import Record, Registration
-from grpobench.analysis.record import Provenance
-
-MADE = Provenance("grpobench finding run f", {}, {}, [], 1.0)
+from grpobench.analysis.findings.record import Record
 
 RATES = ("1e-4", "3e-4", "1_5e-3")
 
@@ -22,11 +19,7 @@ RATES = ("1e-4", "3e-4", "1_5e-3")
 def record(
     arms: Mapping[str, Sequence[float]], compared: Mapping[str, float], best_rate: bool = False
 ) -> Record:
-    keys = {(arm, "t", seed): value for arm, values in arms.items() for seed, value in enumerate(values)}
-    rule_finding = finding(question(contrast=dict(compared), unit="points", best_rate=best_rate))
-    registration = Registration(rule_finding, "nano", (0, 1, 2), {}, "", "2026-11-23T12:00:00+0000")
-    values = {"a is better": keys}
-    return Record(registration, values, (), (), dict.fromkeys(keys, "finished"), MADE, {"a is better": {}})
+    return recorded(finding(question(contrast=dict(compared), unit="points", best_rate=best_rate)), arms)
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from helpers.synthetic import Synthetic
 from grpobench.analysis.findings.figures import axis_words
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.outcomes import values_of
-from grpobench.analysis.measure import KINDS, Measure, reduced
+from grpobench.analysis.measure import KINDS
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
-from grpobench.analysis.statistics.samples import pass_at_k
 from grpobench.runs.settings.findings import findings, read_finding
 
 A1, A2, B1, B2 = ("a", "sums", 1), ("a", "sums", 2), ("b", "sums", 1), ("b", "sums", 2)
@@ -121,14 +120,6 @@ def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diver
     same(measured, {A1: finished, A2: diverged, B2: math.nan})
 
 
-def test_an_accuracy_needs_no_evaluation_before_training(tmp_path: Path) -> None:
-    """With `evaluate.before = false`. A gain needs it."""
-    row = {"step": 4, "eval/test/greedy/correct": 0.75, "eval/test/sampled/correct": 0.6}
-    loaded = experiment(tmp_path, {run: [row] for run in (A1, A2, B1, B2)})
-    assert values_of(loaded, "accuracy:sampled", {})[A1] == 0.6
-    assert math.isnan(values_of(loaded, "gain:sampled", {})[A1])
-
-
 def test_the_curve_of_a_run_is_the_one_that_made_its_points(tmp_path: Path) -> None:
     """Points lie on ScaleRL's curve with known parameters: R_0 .2, A .8, B 2, C_mid 3 updates and 300 tokens.
     Beside it a run that stays at .4, and one with three evaluations."""
@@ -186,14 +177,6 @@ def test_tasks_that_were_evaluated_beside_the_runs_own(tmp_path: Path) -> None:
         same({A1: measured[A1], B1: measured[B1]}, {A1: value, B1: math.nan})
 
 
-@pytest.mark.parametrize(
-    "outcome", ["also:nanobias", "also:nanobias/greedy", "also_shift:nanobias/geedy/correct"]
-)
-def test_outcome_of_another_task_names_task_mode_and_metric(outcome: str) -> None:
-    with pytest.raises(ValueError, match=r"write also(_shift)?:TASK/MODE/METRIC with one of greedy, sampled"):
-        Measure.read(outcome)
-
-
 def test_a_collapsed_run_counts_as_it_ended(tmp_path: Path) -> None:
     log_rows = [{"step": 0, "eval/test/greedy/correct": 0.4}, *({"step": step} for step in (1, 2))]
     log_rows.append({"step": 3, "eval/test/greedy/correct": 0.1})
@@ -202,12 +185,14 @@ def test_a_collapsed_run_counts_as_it_ended(tmp_path: Path) -> None:
     same({A1: values_of(loaded, "gain", {})[A1]}, {A1: -0.3})
 
 
-def test_a_shift_needs_its_beginning(tmp_path: Path) -> None:
-    logs = {A1: [{"step": 0}, {"step": 4, "eval/test/greedy/correct": 0.5, "eval/test/greedy/bias": 0.1}]}
-    loaded = experiment(tmp_path, logs)
-    assert A1 in nan(values_of(loaded, "shift:greedy/bias", {}))
+def test_gains_and_shifts_alone_need_an_evaluation_before_training(tmp_path: Path) -> None:
+    """With `evaluate.before = false` there is none."""
+    row = {"step": 4, "eval/test/greedy/correct": 0.5, "eval/test/greedy/bias": 0.1}
+    loaded = experiment(tmp_path, {run: [row] for run in (A1, A2, B1, B2)})
+    assert values_of(loaded, "accuracy", {})[A1] == 0.5
     assert values_of(loaded, "evaluated:greedy/bias", {})[A1] == 0.1
-    assert A1 in nan(values_of(loaded, "gain", {}))
+    for outcome in ("gain", "shift:greedy/bias"):
+        assert A1 in nan(values_of(loaded, outcome, {}))
 
 
 def test_accuracy_on_some_problems(tmp_path: Path) -> None:
@@ -261,7 +246,6 @@ def test_pass_at_k_and_its_gain(tmp_path: Path) -> None:
     same(values_of(loaded, "pass_base:2", {}), dict.fromkeys((A1, A2, B1, B2), before))
     same({A1: values_of(loaded, "pass:1", {})[A1]}, {A1: (2 / 4 + 4 / 4) / 2})
     assert nan(values_of(loaded, "pass:8", {})) == {A1, A2, B1, B2}
-    assert float(pass_at_k([4], [2], 2)[0]) == pytest.approx(5 / 6)  # the estimator that reports use
 
 
 def test_length_of_wrong_answers_is_of_the_last_evaluation_alone(tmp_path: Path) -> None:
@@ -336,15 +320,6 @@ def test_every_outcome_of_a_shipped_finding_has_words_for_an_axis() -> None:
     for name in findings():
         for measurement in read_finding(name).finding.measured:
             assert axis_words(measurement.outcome, measurement.unit), f"{name}: {measurement.outcome}"
-
-
-def test_the_last_tenth_is_at_least_one_step() -> None:
-    import numpy as np
-
-    steps = np.arange(1.0, 31.0)
-    assert reduced(steps, "last") == (28 + 29 + 30) / 3
-    assert reduced(steps[:4], "last") == 4.0
-    assert reduced(steps[:15], "last") == 14.5  # a tenth of 15 is 1.5, two steps
 
 
 def test_sums_of_metrics_leave_out_steps_that_lack_one(tmp_path: Path) -> None:

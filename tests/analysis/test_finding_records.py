@@ -11,40 +11,28 @@ from typing import Any
 
 import pytest
 from helpers.edits import edit
-from helpers.findings import finding, question
+from helpers.findings import finding, kept_again, question, register
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.findings.record import (
     FILE,
-    Record,
-    Registration,
     departures,
     read_kept,
     read_registration,
     record_of,
     record_text,
-    text_digest,
 )
 from grpobench.analysis.findings.result import as_row
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 
 SEEDS = (1, 2, 3, 4, 5, 6)
-BEFORE, AFTER = "2025-12-31T23:59:59+0000", "2026-01-01T00:00:01+0000"  # runs begin at 2026-01-01T00:00:00
+AFTER = "2026-01-01T00:00:01+0000"  # runs begin at 2026-01-01T00:00:00
 RULE = finding(
     question(outcome="accuracy:greedy"),
     question("b is shorter", outcome="evaluated:sampled/length", also=True, expect="same", matters=2.0),
     question("entropy", outcome="training:policy/entropy:last", also=True, ratio=True, matters=1.5),
 )
-
-
-def registered(root: Path, when: str = BEFORE) -> Registration:
-    """Announce the runs that stand in a folder, as they stand."""
-    runs = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
-    settings = {name: text_digest(text) for name, text in runs.items()}
-    registration = Registration(RULE, "nano", SEEDS, settings, "0123abcd", when)
-    (root / FILE).write_text(json.dumps(registration.plain()))
-    return registration
 
 
 @pytest.fixture
@@ -61,21 +49,15 @@ def root(tmp_path: Path) -> Path:
         name="f-nano",
     )
     experiment_folder = made.write(tmp_path)
-    registered(experiment_folder)
+    register(experiment_folder, RULE)
     return experiment_folder
-
-
-def keep_record(root: Path) -> Path:
-    path = root.parent / "kept.json"
-    path.write_text(record_text(record_of(load(root))))
-    return path
 
 
 # Registrations
 
 
 def test_a_registration_is_read_as_it_was_written(root: Path) -> None:
-    assert read_registration(root) == registered(root)
+    assert read_registration(root) == register(root, RULE)
     assert read_registration(root).finding.digest == RULE.digest
 
 
@@ -153,7 +135,7 @@ def test_a_run_begun_before_the_registration_is_told_whatever_its_clock(
     for provenance_file in root.glob("*/provenance.json"):
         edit(provenance_file, lambda table: table["attempts"][0].update(started="2026-06-01T00:00:00+0000"))
     edit(root / "a-sums-s1" / "provenance.json", lambda table: table["attempts"][0].update(started=started))
-    registration = registered(root, AFTER)
+    registration = register(root, RULE, AFTER)
     expected = ["begun before the registration: a-sums-s1"] if early else []
     assert departures(load(root), registration) == expected
 
@@ -183,7 +165,7 @@ def test_a_kept_table_gives_what_the_runs_gave(root: Path) -> None:
         0.115,
         0.118,
     ]
-    again = read_kept(keep_record(root))
+    again = kept_again(record, root.parent)
     assert as_row(again.result()) == as_row(result)
     assert again.registration == record.registration
     assert (again.departures, again.waits, dict(again.states)) == ((), (), dict(record.states))
@@ -194,8 +176,8 @@ def test_a_kept_table_gives_what_the_runs_gave(root: Path) -> None:
 
 
 def test_a_kept_table_keeps_departures_and_judges_by_another_rule(root: Path) -> None:
-    registered(root, AFTER)
-    again = read_kept(keep_record(root))
+    register(root, RULE, AFTER)
+    again = kept_again(record_of(load(root)), root.parent)
     assert again.departures == ("begun before the registration: a-sums-s1 and 11 more",)
     strict = replace(RULE, test=(replace(RULE.test[0], expect="lower"), *RULE.test[1:]))
     assert again.result(strict).verdict == record_of(load(root)).result(strict).verdict == "contradicted"
@@ -215,7 +197,8 @@ def test_a_kept_table_keeps_departures_and_judges_by_another_rule(root: Path) ->
 def test_a_damaged_kept_table_names_file_fault_and_remedy(
     root: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    path = keep_record(root)
+    kept_again(record_of(load(root)), root.parent)
+    path = root.parent / "kept.json"
     edit(path, change)
     with pytest.raises(LogError) as error:
         read_kept(path)
@@ -231,9 +214,9 @@ def test_a_kept_table_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_what_was_spent_is_added_up(root: Path) -> None:
-    record: Record = record_of(load(root))
+    seconds = record_of(load(root)).provenance.seconds
     metrics = [
         json.loads(line) for path in root.glob("*/metrics.jsonl") for line in path.read_text().splitlines()
     ]
-    assert record.seconds == pytest.approx(sum(row.get("time/step", 0.0) for row in metrics))
-    assert read_kept(keep_record(root)).seconds == round(record.seconds)
+    assert seconds == pytest.approx(sum(row.get("time/step", 0.0) for row in metrics))
+    assert kept_again(record_of(load(root)), root.parent).provenance.seconds == round(seconds)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from grpobench.analysis.measure import KINDS, OF_STEPS, REDUCTIONS, Measure
 
+NO_TARGETS = ("", ":60:updates", ":0:updates", ":0.6", ":0.6:steps", ":-0.1:tokens")
 ROWS = [{"step": float(i), "a": float(i), "b": 2.0, "c": i / 20} for i in range(1, 21)]
 
 
@@ -65,8 +66,26 @@ def test_the_last_tenth_is_at_least_one_step(values: list[float]) -> None:
     [
         ("most:a", "unknown kind 'most'"),
         ("mean", "write mean:METRIC"),
+        ("accuracy:greeedy", "write accuracy, or accuracy: and one of greedy, sampled"),
+        ("training:reward/mean", "end it with one of first, last, mean"),
+        ("training::mean", "write training:METRIC:REDUCTION"),
         ("log_ratio:a", "write log_ratio:A:B"),
-        ("when:a:b:c", "write when:METRIC:OTHER:LEVEL with a number"),
+        ("when:a:b", "write when:METRIC:OTHER:LEVEL"),
+        ("when:a::0.5", "write when:METRIC:OTHER:LEVEL"),
+        ("when:a:b:c", "write when:METRIC:OTHER:LEVEL with a number as LEVEL"),
+        ("shift:correct", "write shift:MODE/METRIC with one of greedy"),
+        ("evaluated:greedy/", "write evaluated:MODE/METRIC"),
+        ("also:nanobias", "write also:TASK/MODE/METRIC with one of greedy, sampled"),
+        ("also:nanobias/greedy", "write also:TASK/MODE/METRIC"),
+        ("also_shift:nanobias/geedy/correct", "write also_shift:TASK/MODE/METRIC"),
+        ("equal:hours", "write equal: and one of updates, tokens, seconds, flops"),
+        ("pass:0", "write pass:K with a positive number"),
+        ("pass_gain:many", "write pass_gain:K with a positive number"),
+        ("lasting:reward_colapse", "write lasting, or lasting: and one of accuracy_collapse"),
+        ("wrong_length:sampled", "write wrong_length alone"),
+        ("rate:worst", "write rate: and one of loss-at-half, loss-at-twice, octaves"),
+        ("best_rate:best_rate:accuracy", "unknown kind 'best_rate'"),
+        *((f"reach{target}", "a share above 0 and at most 1, such as 0.6") for target in NO_TARGETS),
     ],
 )
 def test_what_is_no_outcome(text: str, words: str) -> None:

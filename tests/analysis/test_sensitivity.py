@@ -8,28 +8,22 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.findings import CONTROL, finding, judge_controlled, pairs, question
+from helpers.findings import CONTROL, finding, judge_controlled, pairs, question, recorded, runs_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from grpobench.analysis.findings import description, rule
 from grpobench.analysis.findings.attachment import mismatches, without_peaks
-from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.record import Record, Registration, read_kept
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.analysis.findings.survival import draw_survival
-from grpobench.analysis.record import Provenance
 from grpobench.analysis.statistics.maxima import joint_ps
 from grpobench.analysis.statistics.survival import paired_log_rank
-
-MADE = Provenance("grpobench finding run f", {}, {}, [], 1.0)
 
 STRONG, TINY = [0.05] * 8, [0.001, -0.001] * 4
 NOTHING = [0.1, -0.08, 0.06, -0.04, 0.1, -0.02, 0.03, -0.07]
@@ -44,10 +38,6 @@ def check(**changes: Any) -> rule.Check:
         "at_least": 0.01,
     }
     return rule.Check(**{**defaults, **changes})
-
-
-def runs(arm: str, values: Sequence[float]) -> dict[Key, float]:
-    return {(arm, "t", seed): value for seed, value in enumerate(values)}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +67,7 @@ def test_nothing_is_said_where_nothing_could_be_seen(
 ) -> None:
     test = question(expect=expect)
     checked_finding = finding(test, check=(check(),))
-    values = {test.name: pairs(differences), "active": runs("k", [active] * 8)}
+    values = {test.name: pairs(differences), "active": runs_of({"k": [active] * 8})}
     result = judge_controlled(checked_finding, values, control=control)
     assert (result.verdict, result.primary.verdict) == (verdict, verdict)
     row = json.loads(json.dumps(as_row(result)))
@@ -99,8 +89,8 @@ def test_what_a_check_or_control_does_not_concern_it_does_not_change() -> None:
     tests = question("x"), question("y")
     other = replace(CONTROL, name="of y", tests=("y",))
     checked_finding = finding(*tests, check=(check(tests=("y",)),), control=(CONTROL, other))
-    values = {"x": pairs(TINY), "y": pairs(TINY), "active": runs("k", [0.0] * 8)}
-    values |= {CONTROL.name: runs("c", STRONG), "of y": runs("c", NOTHING)}
+    values = {"x": pairs(TINY), "y": pairs(TINY), "active": runs_of({"k": [0.0] * 8})}
+    values |= {CONTROL.name: runs_of({"c": STRONG}), "of y": runs_of({"c": NOTHING})}
     result = judge(checked_finding, values)
     assert [test_result.verdict for test_result in result.tests] == ["equivalent", "insensitive"]
     assert result.verdict == "equivalent"  # of the primary test
@@ -111,7 +101,7 @@ def test_what_a_check_or_control_does_not_concern_it_does_not_change() -> None:
 def test_a_control_of_another_outcome_says_nothing() -> None:
     """As where GRPO at a low rate loses sampled accuracy, and greedy accuracy is at its ceiling."""
     test = question(outcome="equal:seconds")
-    values = {test.name: pairs(TINY), CONTROL.name: runs("c", STRONG)}
+    values = {test.name: pairs(TINY), CONTROL.name: runs_of({"c": STRONG})}
     result = judge(finding(test, control=(CONTROL,)), values)
     assert result.verdict == "insensitive"
     assert "its control measures another outcome: accuracy, not equal:seconds" in result.primary.needs
@@ -120,7 +110,7 @@ def test_a_control_of_another_outcome_says_nothing() -> None:
     # A check for room is of its outcome only; one of a mechanism concerns every test.
     full = check(outcome="accuracy", at_least=None, at_most=0.9)
     fits = replace(CONTROL, outcome="equal:seconds")
-    values["active"] = runs("k", [0.95] * 8)
+    values["active"] = runs_of({"k": [0.95] * 8})
     assert judge(finding(test, control=(fits,), check=(full,)), values).verdict == "equivalent"
     inactive = replace(full, outcome="training:policy/entropy:first")
     assert judge(finding(test, control=(fits,), check=(inactive,)), values).verdict == "insensitive"
@@ -187,7 +177,8 @@ def test_a_check_has_two_sides_and_fails_without_a_number() -> None:
         ({"at_least": 0.2}, math.nan, False),
     ):
         checked_finding = finding(test, check=(check(**bounds),))
-        result = judge_controlled(checked_finding, {test.name: pairs(TINY), "active": runs("k", [mean] * 8)})
+        values = {test.name: pairs(TINY), "active": runs_of({"k": [mean] * 8})}
+        result = judge_controlled(checked_finding, values)
         assert result.checks[0].passed is passed
         assert result.verdict == ("equivalent" if passed else "insensitive")
 
@@ -201,7 +192,7 @@ def test_a_difference_that_is_shown_is_never_taken_back(
     values: list[float], active: float, expect: str
 ) -> None:
     test = question(expect=expect)
-    measured = {test.name: pairs(values), "active": runs("k", [active] * 8)}
+    measured = {test.name: pairs(values), "active": runs_of({"k": [active] * 8})}
     before = judge_controlled(finding(test), measured).primary
     after = judge_controlled(finding(test, check=(check(),)), measured).primary
     silent = before.verdict in ("equivalent", "unresolved") or (expect, before.verdict) == (
@@ -267,7 +258,7 @@ def test_doses_without_sensitivity_are_left_out() -> None:
         "at 1": pairs(TINY),
         "at 2": pairs(STRONG),
         "at 4": pairs(STRONG),
-        "active": runs("k", [0.0] * 8),
+        "active": runs_of({"k": [0.0] * 8}),
     }
     result = judge_controlled(finding(*tests, dose="rate", check=(inactive,)), values)
     assert [test_result.verdict for test_result in result.tests] == ["insensitive", "supported", "supported"]
@@ -382,54 +373,6 @@ def test_paired_log_rank_counts_every_swap() -> None:
     assert math.isnan(paired_log_rank(([9, 9], [False] * 2), ([9, 9], [False] * 2)))
 
 
-def test_joint_ps_of_one_sample_is_its_p_and_of_copies_the_same() -> None:
-    sample = dict(enumerate(np.random.default_rng(2).normal(0.5, 1, 8)))
-    alone, corrected = joint_ps([sample])
-    assert alone == corrected
-    assert joint_ps([sample] * 5)[1] == pytest.approx(alone * 5)  # the same noise: nothing to correct
-
-
-def test_large_numbers_have_a_power_of_ten() -> None:
-    assert description.amount(-68176234649.6, "FLOPs", False) == "−6.82e+10"
-    assert description.amount(205.94, "tokens", False) == "+205.9"
-
-
-# What is kept
-
-
-def tables_of_findings() -> list[Path]:
-    return sorted((Path(__file__).parents[2] / "docs/results/findings").glob("*.json"))
-
-
-@pytest.mark.parametrize("path", tables_of_findings(), ids=lambda path: path.stem)
-def test_no_kept_finding_is_equivalent_without_a_control_that_shows_the_effect(path: Path) -> None:
-    result = read_kept(path).result()
-    stored_finding = result.finding
-    for test_result in result.tests:
-        if test_result.verdict != "equivalent" and (test_result.verdict, test_result.test.expect) != (
-            "supported",
-            "same",
-        ):
-            continue
-        controls = {
-            control.name
-            for control in stored_finding.control
-            if test_result.test.name in (control.tests or [test_result.test.name])
-        }
-        concerned_controls = [
-            shown_control for shown_control in result.controls if shown_control.test.name in controls
-        ]
-        assert concerned_controls and all(
-            shown_control.shows and shown_control.p <= 0.05 for shown_control in concerned_controls
-        )
-        checks = [
-            check_result
-            for check_result in result.checks
-            if test_result.test.name in (check_result.check.tests or [test_result.test.name])
-        ]
-        assert all(check_result.passed for check_result in checks)
-
-
 # The figure
 
 
@@ -440,7 +383,6 @@ def test_survival_curves_by_dose_are_those_of_the_runs() -> None:
         "gspo+2": [10.0] * 4,
         "grpo+2": [5.0] * 4,
     }
-    keys = {(arm, "t", seed): value for arm, values in arms.items() for seed, value in enumerate(values)}
     tests = [
         question(
             f"at {dose}",
@@ -451,11 +393,7 @@ def test_survival_curves_by_dose_are_those_of_the_runs() -> None:
         )
         for dose in (1, 2)
     ]
-    dosed_finding = finding(*tests, dose="rate")
-    registration = Registration(dosed_finding, "nano", (0, 1, 2, 3), {}, "", "2026-11-23T12:00:00+0000")
-    values = {test.name: keys for test in tests}
-    ends = {test.name: dict.fromkeys(keys, 100.0) for test in tests}
-    record = Record(registration, values, (), (), dict.fromkeys(keys, "finished"), MADE, ends)
+    record = recorded(finding(*tests, dose="rate"), arms, end=100.0)
     figure = draw_survival(record, record.result()).figure
     first, second, *_ = figure.axes
     assert [axes.get_title() for axes in (first, second)] == ["1e−4", "2e−4"]

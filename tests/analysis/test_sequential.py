@@ -23,7 +23,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.interim import FILE, InterimPlan, read_plan
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import compare
-from grpobench.analysis.statistics.permutation import holm, sign_flip_p
+from grpobench.analysis.statistics.permutation import sign_flip_p
 from grpobench.analysis.statistics.sequential import (
     rejects,
     sequential_equivalence_p,
@@ -101,21 +101,6 @@ def test_identical_arms_are_called_different_in_at_most_five_percent(many: int) 
     assert rejected / many <= most(many)
     assert rejected / many >= 0.025  # and the level is used
     assert plain / many > 0.07  # four looks at the full level each would not hold
-
-
-@experiments
-def test_several_pairs_hold_the_level_under_holm_however_one_stops(many: int) -> None:
-    design, rng = plan((7, 9, 11), pairs=3), np.random.default_rng(1)
-    wrong = 0
-    for _ in range(many):
-        arms = rng.normal(size=(3, 11))
-        pairs = [arms[0] - arms[1], arms[0] - arms[2], arms[1] - arms[2]]
-        p = [
-            1.0 if not rejects(stages(d, design.analyses, design.weights), 0.05 / 3) else 0.05 / 3
-            for d in pairs
-        ]
-        wrong += bool((holm(p) <= 0.05).any())  # the first step of Holm, without which there is no other
-    assert wrong / many <= most(many)
 
 
 @experiments

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.findings import finding, question
+from helpers.findings import finding, kept_again, question, register
 from helpers.synthetic import Synthetic
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,15 +21,7 @@ from grpobench.analysis.findings import description
 from grpobench.analysis.findings.figures import axis_words, draw_arms
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.outcomes import horizons_of, values_of
-from grpobench.analysis.findings.record import (
-    FILE,
-    Registration,
-    part_of,
-    read_kept,
-    record_of,
-    record_text,
-    text_digest,
-)
+from grpobench.analysis.findings.record import part_of, record_of
 from grpobench.analysis.findings.result import as_row
 from grpobench.analysis.findings.two_parts import divisions
 from grpobench.analysis.measure import Measure
@@ -156,15 +148,6 @@ def test_a_higher_level_is_never_reached_sooner(
         assert all(lower[run] <= higher[run] <= horizons[run] for run in CURVES)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["reach", "reach:60:updates", "reach:0:updates", "reach:0.6", "reach:0.6:steps", "reach:-0.1:tokens"],
-)
-def test_what_is_no_target(text: str) -> None:
-    with pytest.raises(ValueError, match="a share above 0 and at most 1, such as"):
-        Measure.read(text)
-
-
 def test_targets_that_are_one() -> None:
     for text in ("reach:0.6:updates", "reach:.05:tokens", "reach:1:seconds", "reach:1.0:flops"):
         assert Measure.read(text).text == text
@@ -179,10 +162,7 @@ def registered(root: Path, outcome: str, more: str = "lasting") -> None:
         question("sooner", outcome=outcome, expect="lower", matters=1.0, unit=outcome.rpartition(":")[2]),
         question("lasts", outcome=more, matters=2.0, unit="updates", also=True),
     )
-    texts = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
-    settings = {name: text_digest(text) for name, text in texts.items()}
-    registration = Registration(finding(*tests), "nano", (1, 2), settings, "", "2025-12-31T23:59:59+0000")
-    (root / FILE).write_text(json.dumps(registration.plain()))
+    register(root, finding(*tests))
 
 
 def test_a_kept_table_has_the_budget_of_each_target(root: Path, tmp_path: Path) -> None:
@@ -190,8 +170,7 @@ def test_a_kept_table_has_the_budget_of_each_target(root: Path, tmp_path: Path) 
     record = record_of(load(root))
     assert record.horizons["lasts"] == dict.fromkeys(CURVES, 4.0)
     assert record.horizons["sooner"] == pytest.approx(dict.fromkeys(CURVES, 200.0), rel=1e-6)
-    (tmp_path / "kept.json").write_text(record_text(record))
-    table = read_kept(tmp_path / "kept.json")
+    table = kept_again(record, tmp_path)
     assert (table.horizons, table.values) == (record.horizons, record.values)
     assert as_row(table.result()) == as_row(record.result())
     with pytest.raises(LogError, match="is measured over all runs at once"):

@@ -7,7 +7,6 @@ seven seeds between −5.1 and +0.1.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,21 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.findings import finding, judge_controlled, question
+from helpers.findings import finding, judge_controlled, kept_again, question, register, runs_of
 from helpers.synthetic import Synthetic
 from helpers.two_part_levels import CASES, p_values, shown
 
 from grpobench.analysis.findings.description import parts_words
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.record import (
-    FILE,
-    Registration,
-    read_kept,
-    record_of,
-    record_text,
-    text_digest,
-)
+from grpobench.analysis.findings.record import record_of
 from grpobench.analysis.findings.result import Judged, as_row
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.two_parts import share_difference, widest_gap
@@ -41,15 +33,11 @@ AVERAGING = {
 }
 
 
-def runs(outcomes: Mapping[str, Sequence[float]]) -> dict[Key, float]:
-    return {(arm, "t", seed): value for arm, values in outcomes.items() for seed, value in enumerate(values)}
-
-
 def judged(
     outcomes: Mapping[str, Sequence[float]], collapsed: Mapping[Key, int] | None = None, **changes: Any
 ) -> Judged:
     test = question(**changes)
-    return judge(finding(test), {test.name: runs(outcomes)}, collapsed=collapsed or {}).primary
+    return judge(finding(test), {test.name: runs_of(outcomes)}, collapsed=collapsed or {}).primary
 
 
 @pytest.mark.parametrize("collapsed", [{}, {("b", "t", 4): 12}], ids=["by the gap", "by the logs"])
@@ -62,7 +50,7 @@ def test_a_mean_over_runs_of_which_one_collapsed_says_so(collapsed: Mapping[Key,
     assert parts.share.value == -0.125 and parts.outcome.value == pytest.approx(-0.0213, abs=5e-5)
     assert parts.p_outcome == pytest.approx(4 / 128) and parts.p_share == 1.0
     words = parts_words(
-        as_row(judge(finding(question(unit="points")), {"a is better": runs(AVERAGING)}))["tests"][0]
+        as_row(judge(finding(question(unit="points")), {"a is better": runs_of(AVERAGING)}))["tests"][0]
     )
     assert words.startswith("0 of 8 runs of a and 1 of 8 runs of b end below 0.24, apart from the others")
     assert words.endswith("In the 7 seeds in which no run does: −2.1 points (−3.5 to −0.7), p 0.0312")
@@ -101,10 +89,10 @@ def test_equality_of_means_over_collapsed_runs_is_taken_back() -> None:
     """Both arms collapse in one seed, the others are equal: eight seeds do not show equal shares."""
     outcomes = {"a": [0.5] * 7 + [0.0], "b": [0.501] * 4 + [0.499] * 3 + [0.001]}
     test = question(expect="same")
-    values = {test.name: runs(outcomes)}
+    values = {test.name: runs_of(outcomes)}
     assert judge_controlled(finding(test), values).primary.verdict == "unresolved"
     same = {arm: [*values[:7], 0.5] for arm, values in outcomes.items()}
-    assert judge_controlled(finding(test), {test.name: runs(same)}).primary.verdict == "supported"
+    assert judge_controlled(finding(test), {test.name: runs_of(same)}).primary.verdict == "supported"
 
 
 def test_opposite_parts_decide_nothing() -> None:
@@ -224,17 +212,12 @@ def test_collapses_are_kept_and_shown(tmp_path: Path) -> None:
         arms=("a", "b"), tasks=("sums",), seeds=(1, 2), falls={("a", "sums", 1): 20}, name="f-nano"
     )
     root = made.write(tmp_path)
-    texts = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
-    settings = {name: text_digest(text) for name, text in texts.items()}
-    rule = finding(question())
-    registration = Registration(rule, "nano", (1, 2), settings, "", "2025-12-31T23:59:59+0000")
-    (root / FILE).write_text(json.dumps(registration.plain()))
+    register(root, finding(question()))
     record = record_of(load(root))
     assert record.states["a", "sums", 1] == "finished" and record.collapsed_at == {("a", "sums", 1): 20}
-    (tmp_path / "kept.json").write_text(record_text(record))
-    kept_record = read_kept(tmp_path / "kept.json")
-    assert kept_record.collapsed_at == record.collapsed_at
-    row = as_row(kept_record.result())
+    again = kept_again(record, tmp_path)
+    assert again.collapsed_at == record.collapsed_at
+    row = as_row(again.result())
     row |= {"scale": "nano", "departures": [], "exploratory": None, "rerun": None}
     lines = answer({**row, "registered": "", "commit": "", "rule": ""})
     assert any("1 of 2 runs of a and 0 of 2 runs of b collapse" in line for line in lines)

@@ -162,15 +162,6 @@ def test_the_t_version_that_stands_in_for_many_patterns_is_nearly_right() -> Non
     assert np.quantile(exact, 0.8) == pytest.approx(np.quantile(shown, 0.8), rel=0.02)
 
 
-def test_power_to_find_the_margin_is_that_of_the_test_itself() -> None:
-    rng = np.random.default_rng(4)
-    hits = 0
-    for _ in range(250):
-        (pair,) = compare("t", arms(0.02 * (1 + rng.standard_normal(8))))
-        hits += pair.verdict == "better"
-    assert hits / 250 == pytest.approx(power.power(8, 1, 1.0), abs=0.092)  # three errors of a share near .6
-
-
 def test_arms_a_margin_apart_are_equivalent_in_at_most_alpha_of_tries() -> None:
     rng = np.random.default_rng(0)
     wrong = sum(equivalence_p(rng.normal(0.02, 0.01, size=9), 0.02) <= 0.05 for _ in range(2000))

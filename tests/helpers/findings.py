@@ -1,18 +1,32 @@
-"""Findings of one test or two, and the runs that answer them."""
+"""Findings of one test or two, the runs that answer them, and their records."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grpobench.analysis.findings import rule
-from grpobench.analysis.findings.horizons import Key
+from grpobench.analysis.findings.horizons import Horizons, Key, Values
 from grpobench.analysis.findings.judge import judge
+from grpobench.analysis.findings.record import (
+    FILE,
+    Record,
+    Registration,
+    read_kept,
+    record_text,
+    text_digest,
+)
 from grpobench.analysis.findings.result import Judged, Result
+from grpobench.analysis.record import Provenance
+
+BEFORE = "2025-12-31T23:59:59+0000"
+"""Before the runs of `Synthetic` began."""
 
 
 def question(name: str = "a is better", **changes: Any) -> rule.Test:
@@ -40,14 +54,18 @@ def judge_controlled(
     control: Sequence[float] = (0.05,) * 8,
 ) -> Result:
     """The finding judged with a control that shows its effect, or has these values."""
-    shown = {("c", "t", seed): value for seed, value in enumerate(control)}
-    return judge(replace(judged_finding, control=(CONTROL,)), {**values, CONTROL.name: shown}, waits)
+    controlled = replace(judged_finding, control=(CONTROL,))
+    return judge(controlled, {**values, CONTROL.name: runs_of({"c": control})}, waits)
+
+
+def runs_of(outcomes: Mapping[str, Sequence[float]], task: str = "t") -> dict[Key, float]:
+    """The runs of each arm, which have these outcomes seed by seed."""
+    return {(arm, task, seed): value for arm, values in outcomes.items() for seed, value in enumerate(values)}
 
 
 def pairs(differences: Sequence[float], task: str = "t") -> dict[Key, float]:
     """Runs of which `a` is above `b` by so much, seed by seed."""
-    scores_of_a = {("a", task, seed): value for seed, value in enumerate(differences)}
-    return scores_of_a | {("b", task, seed): 0.0 for seed in range(len(differences))}
+    return runs_of({"a": differences, "b": [0.0] * len(differences)}, task)
 
 
 def judged(differences: Sequence[float], **changes: Any) -> Judged:
@@ -60,6 +78,37 @@ def several(samples: Mapping[str, Sequence[float]], *tests: rule.Test) -> Result
     return judge_controlled(
         finding(*tests), {name: pairs(differences) for name, differences in samples.items()}
     )
+
+
+def recorded(
+    registered_finding: rule.Finding, outcomes: Mapping[str, Sequence[float]], end: float | None = None
+) -> Record:
+    """The record of a finding all of whose tests measure these outcomes, which have one horizon or none."""
+    runs = runs_of(outcomes)
+    names = [test.name for test in registered_finding.test]
+    values: Values = dict.fromkeys(names, runs)
+    horizons: Horizons = {} if end is None else dict.fromkeys(names, dict.fromkeys(runs, end))
+    seeds = tuple(sorted({seed for _, _, seed in runs}))
+    registration = Registration(registered_finding, "nano", seeds, {}, "", BEFORE)
+    provenance = Provenance("grpobench finding run f", {}, {}, [], 1.0)
+    return Record(registration, values, (), (), dict.fromkeys(runs, "finished"), provenance, horizons)
+
+
+def register(root: Path, registered_finding: rule.Finding, when: str = BEFORE) -> Registration:
+    """Announce the runs that stand in a folder, as they stand."""
+    texts = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
+    settings = {name: text_digest(text) for name, text in texts.items()}
+    seeds = tuple(sorted({int(name.rpartition("-s")[2]) for name in settings}))
+    registration = Registration(registered_finding, "nano", seeds, settings, "0123abcd", when)
+    (root / FILE).write_text(json.dumps(registration.plain()))
+    return registration
+
+
+def kept_again(record: Record, folder: Path) -> Record:
+    """A record as its kept table has it."""
+    path = folder / "kept.json"
+    path.write_text(record_text(record))
+    return read_kept(path)
 
 
 def flipped(values: np.ndarray) -> np.ndarray:

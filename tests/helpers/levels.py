@@ -73,6 +73,17 @@ NULLS: Mapping[str, tuple[float, ...]] = {
     "two pairs of equal arms": (0, 0, 1.5, 1.5),
 }
 """Means of four arms in units of a usual error."""
+CASES = ((6, 2.0), (8, 1.5), (10, 1.25))
+"""(seeds, effect) of the tables of power."""
+
+
+def is_possible(pairs: Sequence[tuple[str, str]], equal: Sequence[tuple[str, str]]) -> bool:
+    """Whether exactly these pairs can be equal: no other pair is linked by equal ones."""
+    linked = {arm: {arm} for pair in pairs for arm in pair}
+    for a, b in equal:
+        merged = linked[a] | linked[b]
+        linked |= dict.fromkeys(merged, merged)
+    return all(pair in equal for pair in pairs if pair[1] in linked[pair[0]])
 
 
 def adjusted(scores: Floats, control: bool = False) -> tuple[list[tuple[int, int]], Floats, Floats]:
@@ -102,34 +113,20 @@ def errors(
     return float(wrong[0] / repetitions), float(wrong[1] / repetitions)
 
 
-def power(arms: int, seeds: int, effect: float, repetitions: int) -> tuple[float, float]:
+def power(arms: int, seeds: int, effect: float, repetitions: int) -> Sequence[float]:
     """Share of the differences found of one arm that is better than all others by an effect, in SD of the
-    paired differences: by max-T and by Holm."""
+    paired differences: among all pairs by max-T and by Holm, where it is the control by max-T and by Holm."""
     rng = np.random.default_rng(SEED)
-    hits = np.zeros(2)
+    hits = np.zeros(4)
     for _ in range(repetitions):
         scores = rng.normal(size=(seeds, arms)) / np.sqrt(2)
         scores[:, 0] += effect
-        pairs, *both = adjusted(scores)
-        real = [index for index, pair in enumerate(pairs) if 0 in pair]
-        hits += [float(np.mean(p[real] <= LEVEL)) for p in both]
-    return float(hits[0] / repetitions), float(hits[1] / repetitions)
-
-
-def power_of_control(arms: int, seeds: int, effect: float, repetitions: int) -> tuple[float, float, float]:
-    """Share of the differences found of one arm that is better than all others by an effect, in SD of the
-    paired differences: where it is the control by max-T, among all pairs by max-T, and as the control by
-    Holm."""
-    rng = np.random.default_rng(SEED)
-    hits = np.zeros(3)
-    for _ in range(repetitions):
-        scores = rng.normal(size=(seeds, arms)) / np.sqrt(2)
-        scores[:, 0] += effect
-        _, alone, after_holm = adjusted(scores, control=True)
-        pairs, among, _ = adjusted(scores)
-        of_control = [index for index, pair in enumerate(pairs) if pair[0] == 0]
-        hits += [float(np.mean(p <= LEVEL)) for p in (alone, among[of_control], after_holm)]
-    return float(hits[0] / repetitions), float(hits[1] / repetitions), float(hits[2] / repetitions)
+        pairs, *among = adjusted(scores)
+        of_first = [index for index, pair in enumerate(pairs) if pair[0] == 0]
+        _, *alone = adjusted(scores, control=True)
+        hits += [float(np.mean(p <= LEVEL)) for p in (*(p[of_first] for p in among), *alone)]
+    shares: list[float] = (hits / repetitions).tolist()
+    return shares
 
 
 def level_lines(repetitions: int = REPETITIONS) -> list[str]:
@@ -146,9 +143,7 @@ def power_lines(repetitions: int = REPETITIONS) -> list[str]:
     """Rows of the table of power, in %."""
     lines = []
     for arms in (3, 4, 5):
-        cells = [
-            power(arms, seeds, effect, repetitions) for seeds, effect in ((6, 2.0), (8, 1.5), (10, 1.25))
-        ]
+        cells = [power(arms, *case, repetitions)[:2] for case in CASES]
         shown = " | ".join(f"{100 * m:.0f} / {100 * h:.0f}" for m, h in cells)
         lines.append(f"| {arms} | {shown} |")
     return lines
@@ -167,8 +162,8 @@ def power_of_control_lines(repetitions: int = REPETITIONS) -> list[str]:
     """Rows of the table of power with and without a control, in %."""
     lines = []
     for arms in (3, 4, 6, 10):
-        cells = [power_of_control(arms, *case, repetitions) for case in ((6, 2.0), (8, 1.5), (10, 1.25))]
-        shown = " | ".join(" / ".join(f"{100 * share:.0f}" for share in cell) for cell in cells)
+        cells = [power(arms, *case, repetitions) for case in CASES]
+        shown = " | ".join(" / ".join(f"{100 * cell[i]:.0f}" for i in (2, 0, 3)) for cell in cells)
         lines.append(f"| {arms} | {shown} |")
     return lines
 
