@@ -73,8 +73,7 @@ class M2PO(GroupNormalized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.threshold < float("inf"):
-            raise ValueError("threshold: must be positive and finite")
+        parts.demand_positive(threshold=self.threshold)
 
     def row_groups(self, batch: Batch) -> torch.Tensor:
         return batch.group  # a problem's tokens are compared with each other
