@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import zstandard
 
@@ -26,6 +27,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 from helpers.toys import Letters, brief
 
 TIMED = ("time/", "cost/peak_memory_gb")
@@ -64,6 +66,19 @@ def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False)
 def after(path: Path, step: int) -> Callable[[], bool]:
     """Tells a run in a folder to stop once it has written the row of a step."""
     return lambda: last_step(path) >= step
+
+
+def resumed(config: RunConfig, folder: Path, step: int) -> tuple[list[dict[str, Any]], Any]:
+    """(the rows of a run, its algorithm's state in the checkpoint of a step), after a check that a run that
+    stops behind that step and goes on leaves the same logs and weights."""
+    uninterrupted = run(config, folder / "whole")
+    with pytest.raises(Preempted):
+        run(config, folder / "parts", after(folder / "parts", step))
+    checkpoint = folder / "parts" / "checkpoints" / f"step-{step}" / "state.json"
+    state = json.loads(checkpoint.read_text())["algorithm"]
+    run(config, folder / "parts")
+    assert same(folder / "whole", folder / "parts")
+    return uninterrupted, state
 
 
 class Killed(Exception):
