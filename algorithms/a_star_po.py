@@ -111,11 +111,8 @@ class AStarPO(Algorithm[OptimalAdvantage]):
     """Whether problems whose rewards before training are all 0 are never trained on."""
 
     def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: must be positive and finite")
-        if self.value_samples < 1:
-            raise ValueError("value_samples: must be at least 1")
+        parts.demand_positive(beta1=self.beta1, beta2=self.beta2)
+        parts.demand_count(value_samples=self.value_samples)
 
     @property
     def reference_roles(self) -> tuple[Role, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grpobench.algorithms import parts
-from grpobench.algorithms.curriculum import Study
+from grpobench.algorithms.curriculum import Study, weighted_order
 from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 
 
@@ -55,7 +52,6 @@ class ADS(GroupNormalized, ClippedRatio):
     evidence = "verified: the published description and code of the schedule, rule by rule"
     cost = "before training, one forward pass over all training problems with their solutions, kept on disk"
     modifiers: ClassVar[Mapping[str, Any]] = {"schedule": "ads"}
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
 
 class AdaptiveSchedule:
@@ -114,10 +110,7 @@ class AdaptiveSchedule:
             self.drawn = set()
             if self.epoch and step > 1 and (step - 1) % self.epoch == 0:
                 self._begin()
-        rng = random.Random(f"{self.seed}/clusters/{step}/{attempt}")
-        # The shortest exponential waiting times are a weighted draw without replacement.
-        wait = [-math.log(1 - rng.random()) / max(p, 1e-300) for p in self.probability]
-        order = sorted(range(len(wait)), key=wait.__getitem__)
+        order = weighted_order(self.probability, f"{self.seed}/clusters/{step}/{attempt}")
         offers = [self._offer(cluster) for cluster in order]
         even, more = divmod(self.prompts, self.at_once)
         chosen: list[int] = []

@@ -36,11 +36,8 @@ class Rows:
 
     def __getitem__(self, rows: torch.Tensor) -> Self:
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        values = {f.name: getattr(self, f.name) for f in fields}
-        uncut_fields = {f.name for f in fields if "whole" in f.metadata}
-        return type(self)(
-            **{name: v if name in uncut_fields else _cut(v, rows) for name, v in values.items()}
-        )
+        parts = {f.name: _cut(getattr(self, f.name), rows) for f in fields if "whole" not in f.metadata}
+        return dataclasses.replace(self, **parts)  # type: ignore[type-var]
 
 
 def _cut(value: Any, rows: torch.Tensor) -> Any:

@@ -97,11 +97,8 @@ class CHORD(GroupNormalized, ClippedRatio):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.expert_answers < 1:
-            raise ValueError("expert_answers: must be at least 1")
-        for name in ("mu_peak", "mu_valley"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: must be from 0 to 1")
+        parts.demand_count(expert_answers=self.expert_answers)
+        parts.demand_unit(mu_peak=self.mu_peak, mu_valley=self.mu_valley)
         parts.demand_not_negative(mu_warmup_steps=self.mu_warmup_steps, mu_decay_steps=self.mu_decay_steps)
 
     def mu(self, step: int) -> float:

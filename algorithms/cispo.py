@@ -51,8 +51,7 @@ class CISPO(GroupNormalized):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_cap(self.ratio_cap)
-        if not 0 <= self.ratio_floor <= 1:
-            raise ValueError("ratio_floor: must be from 0 to 1")
+        parts.demand_unit(ratio_floor=self.ratio_floor)
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         # Detached: log π alone carries the gradient, so that a token beyond a bound is still trained.

@@ -78,6 +78,14 @@ def _order(problems: int, name: str) -> tuple[int, ...]:
     return tuple(order)
 
 
+def weighted_order(weights: Sequence[float], name: str) -> list[int]:
+    """All indices in the order of a draw without replacement by these weights, a function of the name."""
+    rng = random.Random(name)
+    # The shortest exponential waiting times are a weighted draw without replacement.
+    wait = [-math.log(1 - rng.random()) / max(weight, 1e-300) for weight in weights]
+    return sorted(range(len(wait)), key=wait.__getitem__)
+
+
 class Shuffled:
     """Uniform without replacement: every problem once per epoch, in an order derived from the seed."""
 

@@ -47,7 +47,6 @@ class DAPO(GroupNormalized, ClippedRatio):
     )
     cost = "further rollouts in place of groups of equal rewards"
     modifiers: ClassVar[Mapping[str, Any]] = {"dynamic_sampling": 9}
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
     clip_high: float = 0.28

@@ -83,8 +83,7 @@ class DPO(Algorithm[Paired]):
     """Most pairs from one problem; 0 takes all."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.beta < float("inf"):
-            raise ValueError("beta: must be positive and finite")
+        parts.demand_positive(beta=self.beta)
         parts.demand_not_negative(nll=self.nll, pairs_per_group=self.pairs_per_group)
 
     @property

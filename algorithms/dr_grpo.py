@@ -36,7 +36,6 @@ class DrGRPO(ClippedRatio):
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's without reward scaling"
     minimum_group = 2
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "constant"
 

@@ -47,7 +47,6 @@ class ExPPO(GroupNormalized, ClippedRatio):
         "(jinhangzhan/ExPPO) could not be. Value and gradient equal the formula above, restated in the tests "
         "response by response; they say nothing about the authors'"
     )
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     strength: float = 0.5
     """How far the factor of an advantage may be from 1, below 1; 0 is GRPO."""

@@ -84,10 +84,8 @@ class FIPO(GroupNormalized, ClippedRatio):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.half_life < float("inf"):
-            raise ValueError("half_life: must be positive and finite")
-        if not 0 <= self.influence_low <= 1:
-            raise ValueError("influence_low: must be from 0 to 1")
+        parts.demand_positive(half_life=self.half_life)
+        parts.demand_unit(influence_low=self.influence_low)
         parts.demand_not_negative(influence_high=self.influence_high, safety_ratio=self.safety_ratio)
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:

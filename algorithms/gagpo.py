@@ -65,8 +65,7 @@ class GAGPO(AnchoredTurns):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.trace <= 1:
-            raise ValueError("trace: must be from 0 to 1")
+        parts.demand_unit(trace=self.trace)
 
     def advantage(self, batch: Batch, models: Models) -> Tokenwise:
         turns = turns_of(batch.completion_mask)

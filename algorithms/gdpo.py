@@ -49,7 +49,6 @@ class GDPO(ClippedRatio):
     minimum_group = 2
     reads_components = True
     credits_turns = False  # its advantages are of components, not of the reward
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     ddof: int = 1
     """Degrees of freedom subtracted in the standard deviation: 0 or 1."""

@@ -41,8 +41,7 @@ class AnchoredTurns(GroupNormalized, ClippedRatio):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_not_negative(turn_rewards=self.turn_rewards)
-        if not 0 <= self.discount <= 1:
-            raise ValueError("discount: must be from 0 to 1")
+        parts.demand_unit(discount=self.discount)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         return {

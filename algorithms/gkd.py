@@ -30,6 +30,8 @@ DIVERGENCE_METRIC = Metric(
 class Distillation(GroupNormalized, ClippedRatio):
     """What methods with a teacher share: it stands beside GRPO's objective of the task, which may count 0."""
 
+    metrics = (*ClippedRatio.metrics, DIVERGENCE_METRIC)
+
     averaging: parts.Averaging = "token_mean"
     distill_weight: float = 1.0
     """Weight of what the teacher says."""
@@ -95,7 +97,6 @@ class GKD(Distillation):
         "cite the paper's eq. 1; the paper's sections 2 and 3 were read in a translation with its equations"
     )
     cost = "one forward pass of the teacher in each update, and its logits"
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, DIVERGENCE_METRIC)
 
     divergence_beta: float = 1.0
     """β of the divergence: 0 is the forward KL, 1 the reverse KL, between them the generalized
@@ -103,8 +104,7 @@ class GKD(Distillation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.divergence_beta <= 1:
-            raise ValueError("divergence_beta: must be from 0 to 1")
+        parts.demand_unit(divergence_beta=self.divergence_beta)
 
     @property
     def teacher_divergence(self) -> float | None:

@@ -42,7 +42,6 @@ class GPG(Reinforce):
         "open-r1/src/open_r1/gpg_trainer.py, open-r1/train.sh)"
     )
     minimum_group = 2
-    metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
 

@@ -38,7 +38,6 @@ class GRPO(GroupNormalized, ClippedRatio):
         "corrects this."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's with the same options"
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     whiten: bool = False
     """Whether advantages then get zero mean and unit variance over the batch's tokens. This also shifts

@@ -72,8 +72,7 @@ class GVPO(Algorithm[Advantage]):
     """β: reward that corresponds to one nat of a response's log-ratio. More pulls harder to π_old."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError("temperature: must be positive and finite")
+        parts.demand_positive(temperature=self.temperature)
 
     def compute_signal(self, batch: Batch, models: Models) -> Advantage:
         advantage = parts.group_advantage(batch.reward, batch.group, "mean", "none", 0, 1.0)

@@ -65,8 +65,7 @@ class HierarchicalGRPO(ClippedRatio):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.proposal_turns < 1:
-            raise ValueError("proposal_turns: must be at least 1")
+        parts.demand_count(proposal_turns=self.proposal_turns)
         if self.beta and self.kl_placement == "reward":
             raise ValueError(
                 "kl_placement: must be loss or advantage, since the whole episode's KL is no turn's"

@@ -103,13 +103,11 @@ class KTO(Algorithm[Labeled]):
     of the KL if the policy has just written them, and no KL if another did), or nowhere (zero)."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.beta < math.inf:
-            raise ValueError("beta: must be positive and finite")
+        parts.demand_positive(beta=self.beta)
         parts.demand_not_negative(
             desirable_weight=self.desirable_weight, undesirable_weight=self.undesirable_weight
         )
-        if not abs(self.threshold) < math.inf:
-            raise ValueError("threshold: must be finite")
+        parts.demand_finite(threshold=self.threshold)
 
     @property
     def reference_roles(self) -> tuple[Role, ...]:

@@ -73,8 +73,7 @@ class M2PO(GroupNormalized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.threshold < float("inf"):
-            raise ValueError("threshold: must be positive and finite")
+        parts.demand_positive(threshold=self.threshold)
 
     def row_groups(self, batch: Batch) -> torch.Tensor:
         return batch.group  # a problem's tokens are compared with each other
@@ -84,7 +83,6 @@ class M2PO(GroupNormalized):
         # Detached: the squares select and bound tokens; the gradient is that of the ratio.
         square = (now.logp.detach() - batch.old_logp).square()
         away = torch.where(signal.advantage > 0, ratio > 1, (ratio < 1) & (signal.advantage < 0))
-        away &= batch.completion_mask
         least, allowed = (value[:, None] for value in self._bounds(square, away, batch.group))
         left_out = away & (square >= least)
         terms = ratio * signal.advantage

@@ -47,7 +47,6 @@ class MaxRL(ClippedRatio):
         "verl/trainer/config/ppo_trainer.yaml); the expected gradient by enumeration"
     )
     minimum_group = 2
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
     epsilon: float = 1e-6

@@ -54,7 +54,6 @@ class MCGRPO(ClippedRatio):
         "scripts/MCGRPO_gsm.sh, recipes/gsm8k/Qwen3-1.7B.yaml); of the paper, only the abstract was read"
     )
     minimum_group = 3
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     scale: Literal["median", "group", "none"] = "median"
     """What divides the centered reward: the median absolute deviation (the authors), the group's standard

@@ -108,7 +108,7 @@ EVIDENCE: Mapping[str, str] = {
     ),
     "schedule": ads.ADS.evidence,
 }
-"""What each group of settings was checked against, by its first field."""
+"""What each group of settings was checked against, by its first field, which turns the group on."""
 
 
 @dataclass(frozen=True)
@@ -203,15 +203,13 @@ class Modifiers:
             credit_rewards=self.credit_rewards,
             credit_weight=self.credit_weight,
         )
-        if not 0 <= self.credit_discount <= 1:
-            raise ValueError("credit_discount: must be from 0 to 1")
-        if not 0 < self.reference_mix <= 1:
-            raise ValueError("reference_mix: must be above 0 and at most 1")
-        for name in ("ads_clusters", "ads_components", "ads_at_once"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1")
-        if not 0 < self.ads_success <= 1:
-            raise ValueError("ads_success: must be above 0 and at most 1")
+        parts.demand_unit(credit_discount=self.credit_discount)
+        parts.demand_fraction(reference_mix=self.reference_mix, ads_success=self.ads_success)
+        parts.demand_count(
+            ads_clusters=self.ads_clusters,
+            ads_components=self.ads_components,
+            ads_at_once=self.ads_at_once,
+        )
         for name, most in (("ads_smoothing", 1.0), ("ads_band", 0.5)):
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name}: must be from 0 to {most:g}")
@@ -224,18 +222,7 @@ class Modifiers:
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The algorithm with these modifiers; the same object if there are none."""
-        idle = not (
-            self.overlong_buffer
-            or self.mask_truncated
-            or self.dynamic_sampling
-            or self.zero_variance_filter
-            or self.off_policy_mask
-            or self.entropy_bonus
-            or self.entropy_target
-            or self.reference_every
-            or self.credit != "outcome"
-            or self.schedule != "uniform"
-        )
+        idle = all(getattr(self, name) == getattr(Modifiers, name) for name in EVIDENCE)
         return algorithm if idle else Modified(algorithm, self)
 
 

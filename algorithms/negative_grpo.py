@@ -50,7 +50,6 @@ class NegativeGRPO(ClippedRatio):
         "completions"
     )
     reward_bounds = ("", "max_reward")
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
     max_reward: float = 1.0
@@ -67,8 +66,7 @@ class NegativeGRPO(ClippedRatio):
         parts.demand_not_negative(virtual=self.virtual)
         parts.demand_scale(1, self.epsilon)
         parts.demand_unpenalized(self.beta, self.kl_placement)
-        if not abs(self.max_reward) < math.inf:
-            raise ValueError("max_reward: must be finite")
+        parts.demand_finite(max_reward=self.max_reward)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         reward, group = batch.reward, batch.group

@@ -76,8 +76,7 @@ class NGRPO(GroupNormalized, ClippedRatio):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.rho <= 1:
-            raise ValueError("rho: must be from 0 to 1")
+        parts.demand_unit(rho=self.rho)
         if self.k < 2:
             raise ValueError("k: must be at least 2")
 

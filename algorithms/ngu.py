@@ -74,12 +74,9 @@ class NGU(GroupNormalized, ClippedRatio):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.again <= 1:
-            raise ValueError("again: must be from 0 to 1")
-        if self.rounds < 1:
-            raise ValueError("rounds: must be at least 1")
-        if not abs(self.success) < math.inf:
-            raise ValueError("success: must be finite")
+        parts.demand_unit(again=self.again)
+        parts.demand_count(rounds=self.rounds)
+        parts.demand_finite(success=self.success)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return super().advantage(dataclasses.replace(batch, group=problems_of(batch)), models)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import TeacherPrompt
-from grpobench.algorithms.gkd import DIVERGENCE_METRIC
 from grpobench.algorithms.self_distillation import SelfDistillation, Teacher
 
 
@@ -45,7 +43,6 @@ class OPCD(SelfDistillation):
         "teacher are second-hand. Value and gradient of the divergence equal TRL 1.16's"
     )
     cost = "one forward pass of the initial policy over its longer prompts in each update"
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, DIVERGENCE_METRIC)
 
     template: str = (
         "Work in small steps and check each of them. Then state the answer in the form that is asked for."

@@ -84,8 +84,7 @@ class OPD(Distillation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.discount <= 1:
-            raise ValueError("discount: must be from 0 to 1")
+        parts.demand_unit(discount=self.discount)
         if not self.bound > 0:
             raise ValueError("bound: must be above 0")
 

@@ -37,7 +37,6 @@ class OPO(Reinforce):
         "paper's gradient; verl's default is a mean over the batch's tokens"
     )
     minimum_group = 2
-    metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "sequence_sum"
 

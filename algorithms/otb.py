@@ -55,7 +55,6 @@ class OTB(ClippedRatio):
     cost = "one forward pass of the policy for the sums of squared probabilities"
     minimum_group = 2
     credits_turns = False  # its baseline is one of each token
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
     zero_tail: bool = True

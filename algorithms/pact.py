@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -108,9 +107,7 @@ class PACT(PPO):
         parts.demand_not_negative(accept_low=self.accept_low, accept_high=self.accept_high)
         if not self.accept_low <= 1 <= self.accept_high:
             raise ValueError("accept_low, accept_high: 1 must lie between them")
-        for name in ("min_reward", "max_reward"):
-            if not abs(getattr(self, name)) < math.inf:
-                raise ValueError(f"{name}: must be finite")
+        parts.demand_finite(min_reward=self.min_reward, max_reward=self.max_reward)
         if not self.min_reward < self.max_reward:
             raise ValueError("max_reward: must be above min_reward")
         if self.critic != "separate":
@@ -140,8 +137,7 @@ class PACT(PPO):
     def compute_signal(self, batch: Batch, models: Models) -> Accepted:
         parts.demand_range(batch.reward, self.min_reward, self.max_reward, "min_reward and max_reward")
         plain = super().compute_signal(batch, models)
-        fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
-        return Accepted(**fields, accepted=batch.completion_mask.to(plain.returns.dtype))
+        return Accepted(**vars(plain), accepted=batch.completion_mask.to(plain.returns.dtype))
 
     def realign(self, batch: Batch, signal: CriticTargets, models: Models) -> CriticTargets:
         assert isinstance(signal, Accepted)

@@ -364,8 +364,7 @@ def demand_scale(ddof: int, epsilon: float) -> None:
 
 
 def demand_clip(low: float, high: float) -> None:
-    if not 0 <= low <= 1:
-        raise ValueError("clip_low: must be from 0 to 1")
+    demand_unit(clip_low=low)
     if not high >= 0:
         raise ValueError("clip_high: must be at least 0")
 
@@ -384,6 +383,30 @@ def demand_fraction(**settings: float) -> None:
     for name, value in settings.items():
         if not 0 < value <= 1:
             raise ValueError(f"{name}: must be above 0 and at most 1")
+
+
+def demand_unit(**settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}: must be from 0 to 1")
+
+
+def demand_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name}: must be positive and finite")
+
+
+def demand_finite(**settings: float) -> None:
+    for name, value in settings.items():
+        if not abs(value) < float("inf"):
+            raise ValueError(f"{name}: must be finite")
+
+
+def demand_count(**settings: int) -> None:
+    for name, value in settings.items():
+        if value < 1:
+            raise ValueError(f"{name}: must be at least 1")
 
 
 def demand_unpenalized(beta: float, placement: str) -> None:

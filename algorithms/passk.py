@@ -59,7 +59,6 @@ class PassK(ClippedRatio):
         "expected gradients and other rewards by enumeration; reconstruction: clip range and averaging are "
         "second-hand"
     )
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     form: Literal["subsets", "best"] = "subsets"
     """Advantages over all k-subsets of the group, or only for its best completion."""
@@ -75,8 +74,7 @@ class PassK(ClippedRatio):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_scale(0, self.epsilon)
-        if self.k < 1:
-            raise ValueError("k: must be at least 1")
+        parts.demand_count(k=self.k)
 
     @property
     def minimum_group(self) -> int:

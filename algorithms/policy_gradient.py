@@ -6,7 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -16,6 +16,7 @@ from grpobench.algorithms.algorithm import (
     Algorithm,
     Batch,
     Loss,
+    Metric,
     ModelOutput,
     Models,
     Role,
@@ -180,6 +181,8 @@ class GroupNormalized(PolicyGradient):
 class ClippedRatio(PolicyGradient):
     """``min(ρ_t A, clip(ρ_t, 1 − clip_low, 1 + clip_high)·A)`` (PPO, arXiv:1707.06347, eq. 7)."""
 
+    metrics: ClassVar[tuple[Metric, ...]] = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
     clip_low: float = 0.2
     """Lower clip range."""
     clip_high: float = 0.2
@@ -205,6 +208,8 @@ class ClippedRatio(PolicyGradient):
 class Reinforce(PolicyGradient):
     """``A·log π_θ`` (REINFORCE), without ratio or clip: nothing corrects a second update on the same rollouts
     for a policy that has moved."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         return Loss(signal.advantage * now.logp, {parts.ADVANTAGE_METRIC.name: signal.advantage.abs()})

@@ -78,10 +78,8 @@ class REAL(Algorithm[Advantage]):
     """Least reward of a right response."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ValueError("temperature: must be positive and finite")
-        if not abs(self.threshold) < math.inf:
-            raise ValueError("threshold: must be finite")
+        parts.demand_positive(temperature=self.temperature)
+        parts.demand_finite(threshold=self.threshold)
 
     def compute_signal(self, batch: Batch, models: Models) -> Advantage:
         label = torch.where(batch.reward >= self.threshold, 1.0, -1.0).to(batch.reward.dtype)

@@ -83,8 +83,7 @@ class REBEL(Algorithm[Regressed]):
     """Weight of the KL to the reference that is taken from the rewards; 0 reads no reference model."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.eta < float("inf"):
-            raise ValueError("eta: must be positive and finite")
+        parts.demand_positive(eta=self.eta)
         parts.demand_not_negative(beta=self.beta)
 
     @property

@@ -49,7 +49,6 @@ class ReinforcePP(ClippedRatio):
         "openrlhf/trainer/ppo_utils/experience_maker.py, openrlhf/models/loss.py); verl's code uses the "
         "sample's variance"
     )
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
     kl_placement: Literal["loss", "reward", "advantage"] = "advantage"

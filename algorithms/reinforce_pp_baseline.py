@@ -48,7 +48,6 @@ class ReinforcePPBaseline(ClippedRatio):
         "variance"
     )
     minimum_group = 2
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
     kl_estimator: parts.Estimator = "k2"

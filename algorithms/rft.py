@@ -57,8 +57,7 @@ class RFT(Algorithm[Signal]):
     each group's tokens, then over groups; ScaleRL, arXiv:2510.13786) or constant (Dr. GRPO)."""
 
     def __post_init__(self) -> None:
-        if not abs(self.threshold) < float("inf"):
-            raise ValueError("threshold: must be finite")
+        parts.demand_finite(threshold=self.threshold)
 
     def compute_signal(self, batch: Batch, models: Models) -> Signal:
         return Signal(parts.rows(batch).masked_fill(batch.reward < self.threshold, -1))

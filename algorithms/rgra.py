@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grpobench.algorithms import parts
 from grpobench.algorithms.policy_gradient import GroupNormalized, Reinforce
 
 
@@ -38,4 +37,3 @@ class RGRA(GroupNormalized, Reinforce):
         "KL kept, ratio and clip removed, negative advantages kept); the paper's formula and settings were "
         "not read, and no library has it"
     )
-    metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)

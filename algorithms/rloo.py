@@ -41,7 +41,6 @@ class RLOO(Reinforce):
         "clips the ratio of whole sequences)"
     )
     minimum_group = 2
-    metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "sequence_sum"
     kl_placement: Literal["loss", "reward", "advantage"] = "reward"

@@ -104,9 +104,7 @@ class RREDCoT(ClippedRatio):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("segments", "longest_answer"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1")
+        parts.demand_count(segments=self.segments, longest_answer=self.longest_answer)
 
     @property
     def locates_answers(self) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import TeacherPrompt
-from grpobench.algorithms.gkd import DIVERGENCE_METRIC
 from grpobench.algorithms.self_distillation import (
     SelfDistillation,
     demand_demonstration,
@@ -52,7 +50,6 @@ class SDFT(SelfDistillation):
         "functions, and the loss as a whole that of its SDFTTrainer"
     )
     cost = "one forward pass of the teacher over its longer prompts in each update; the average's weights"
-    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, DIVERGENCE_METRIC)
 
     template: str = (
         "{prompt}\n\nAn example of an answer to this:\n{demonstration}\n\nNow give an answer of your own, "

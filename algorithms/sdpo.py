@@ -78,8 +78,7 @@ class SDPO(SelfDistillation):
     def __post_init__(self) -> None:
         super().__post_init__()
         demand_demonstration(self.template)
-        if not abs(self.threshold) < math.inf:
-            raise ValueError("threshold: must be finite")
+        parts.demand_finite(threshold=self.threshold)
 
     @property
     def minimum_group(self) -> int:  # type: ignore[override]

@@ -62,10 +62,8 @@ class SelfDistillation(Distillation):
         super().__post_init__()
         if "{prompt}" not in self.template:
             raise ValueError("template: must contain {prompt}, which stands for the problem's prompt")
-        if not 0 < self.teacher_rate <= 1:
-            raise ValueError("teacher_rate: must be above 0 and at most 1")
-        if not 0 <= self.divergence_beta <= 1:
-            raise ValueError("divergence_beta: must be from 0 to 1")
+        parts.demand_fraction(teacher_rate=self.teacher_rate)
+        parts.demand_unit(divergence_beta=self.divergence_beta)
         if not self.ratio_cap >= 0:
             raise ValueError("ratio_cap: must not be negative")
         parts.demand_not_negative(skip_tokens=self.skip_tokens)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Models, Rowwise, State
-from grpobench.algorithms.curriculum import Curriculum, Shuffled, Study
+from grpobench.algorithms.curriculum import Curriculum, Shuffled, Study, weighted_order
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 Entry = Mapping[str, Any]
@@ -120,11 +119,8 @@ class SPO(ClippedRatio):
         for name in ("half_life", "prior_evidence"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: must be above 0 and finite")
-        if not 0 <= self.prior_success <= 1:
-            raise ValueError("prior_success: must be from 0 to 1")
-        for name in ("min_reward", "max_reward"):
-            if not abs(getattr(self, name)) < math.inf:
-                raise ValueError(f"{name}: must be finite")
+        parts.demand_unit(prior_success=self.prior_success)
+        parts.demand_finite(min_reward=self.min_reward, max_reward=self.max_reward)
         if not self.min_reward < self.max_reward:
             raise ValueError("max_reward: must be above min_reward")
 
@@ -267,10 +263,7 @@ class Prioritized(Shuffled):
         self.weights = list(self.weigh(state, self.problems))
 
     def draw(self, step: int, attempt: int) -> list[int]:
-        rng = random.Random(f"{self.seed}/prioritized/{step}")
-        # The shortest exponential waiting times are a weighted draw without replacement.
-        wait = [-math.log(1 - rng.random()) / max(weight, 1e-300) for weight in self.weights]
-        order = sorted(range(self.problems), key=wait.__getitem__)
+        order = weighted_order(self.weights, f"{self.seed}/prioritized/{step}")
         if len(set(self.weights)) == 1:
             first = super().draw(step, 0)
             order = [*first, *(problem for problem in order if problem not in first)]

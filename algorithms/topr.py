@@ -66,8 +66,7 @@ class TOPR(PolicyGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not abs(self.offset) < float("inf"):
-            raise ValueError("offset: must be finite")
+        parts.demand_finite(offset=self.offset)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return batch.reward - self.offset

@@ -68,8 +68,7 @@ class TPO(DPO):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_not_negative(gold=self.gold)
-        if self.expert_answers < 1:
-            raise ValueError("expert_answers: must be at least 1")
+        parts.demand_count(expert_answers=self.expert_answers)
 
     @property
     def reference_roles(self) -> tuple[Role, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -109,8 +108,7 @@ class VAPO(PPO):
         if self.nll:
             correct = (batch.scores["correct"] >= 1).to(correct.dtype)
         share = (self.loss_weights(batch) * correct[:, None]).sum()
-        fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
-        return Imitated(**fields, imitation=correct / share if share > 0 else correct)
+        return Imitated(**vars(plain), imitation=correct / share if share > 0 else correct)
 
     def observe(self, batch: Batch, signal: CriticTargets) -> dict[str, float]:
         trace = self._trace(self.steps(batch.completion_mask))[batch.completion_mask.any(-1)]

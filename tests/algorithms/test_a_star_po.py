@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.slopes import objective, slope
 from helpers.toys import Fixed, backward, close, distance, models_for, norm, off_policy, reading, rollouts
 
 from grpobench.algorithms.a_star_po import AStarPO, optimal_value
@@ -31,21 +32,7 @@ def example() -> tuple[Batch, torch.Tensor, torch.Tensor]:
     return batch, reference, policy.requires_grad_()
 
 
-def total(algorithm: AStarPO, batch: Batch, reference: torch.Tensor, policy: torch.Tensor) -> torch.Tensor:
-    signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference)))
-    used = signal.row_group >= 0
-    part, used_signal, now = batch[used], signal[used], reading(policy[used])
-    return (algorithm.loss(part, used_signal, {"policy": now}).terms * algorithm.loss_weights(part)).sum()
-
-
 # V*
-
-
-def test_optimal_value_by_hand() -> None:
-    reward = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
-    half = 0.5 * math.log((math.exp(2) + 1) / 2)  # 0.717: between the mean and the largest
-    close(optimal_value(reward, 0.5, "soft"), [half, 0.0, 1.0], rtol=1e-6, atol=1e-6)
-    close(optimal_value(reward, 0.5, "mean"), [0.5, 0.0, 1.0])
 
 
 def theirs(reward: np.ndarray, beta1: float) -> np.ndarray:
@@ -83,7 +70,7 @@ def test_completions_without_a_reward_do_not_count() -> None:
 def test_loss_and_gradient_equal_the_authors(double: None) -> None:
     """ZhaolinGao/A-PO@45b6570, verl/trainer/apo/core_algos.py: compute_policy_loss, restated."""
     batch, reference, policy = example()
-    loss = total(AStarPO(beta2=0.3), batch, reference, policy)
+    loss = objective(AStarPO(beta2=0.3), batch, policy, reference=reading(reference))
     (gradient,) = torch.autograd.grad(loss, policy)
     mask = batch.completion_mask
     log_ratio = (policy * mask).sum(-1) - (reference * mask).sum(-1)
@@ -94,20 +81,17 @@ def test_loss_and_gradient_equal_the_authors(double: None) -> None:
 
 def test_loss_and_gradient_equal_trl(double: None) -> None:
     pytest.importorskip("trl", reason="trl is the reference of this test: pip install 'grpobench[trl]'")
+    from helpers.trl_trainers import trl_inputs
     from trl.experimental.a2po import A2POTrainer
 
     ours = AStarPO(beta2=0.05)
     models = models_for(ours, "llama")
     batch = off_policy(rollouts([[4, 2, 6], [5, 1, 3]], [[1.0, 0.0, 1.0], [0.5, 0.0, 1.0]]), models)
     gradients, metrics = backward(ours, models, batch)
-    width, longest = batch.prompt.shape[1], batch.completion.shape[1]
-    tokens = torch.zeros(len(batch), width + longest, dtype=torch.long)
-    attention_mask = torch.zeros_like(tokens)
-    for row in range(len(batch)):  # prompts padded on the left
-        begin, end = width - int(batch.prompt_length[row]), width + int(batch.length[row])
-        tokens[row, begin:width] = batch.prompt[row, : width - begin]
-        tokens[row, width:end] = batch.completion[row, : end - width]
-        attention_mask[row, begin:end] = 1
+    padded, longest = trl_inputs(batch, batch.reward, batch.old_logp), batch.completion.shape[1]
+    tokens, attention_mask = (
+        torch.cat([padded[f"prompt_{part}"], padded[f"completion_{part}"]], 1) for part in ("ids", "mask")
+    )
     trainer: Any = types.SimpleNamespace(
         model=models.language,
         args=types.SimpleNamespace(beta2=0.05),
@@ -142,8 +126,7 @@ def test_loss_and_gradient_equal_trl(double: None) -> None:
 
 def test_at_the_reference_it_is_reinforce_with_the_optimal_value_as_baseline(double: None) -> None:
     batch, reference, _ = example()
-    policy = reference.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(total(AStarPO(beta2=0.01), batch, reference, policy), policy)
+    gradient = slope(AStarPO(beta2=0.01), batch, reference, reference=reading(reference))
     assert batch.expected is not None
     advantage = (batch.reward - batch.expected)[:, None]
     close(gradient, -2 * 0.01 * advantage * batch.completion_mask / len(batch))
@@ -158,8 +141,9 @@ def test_the_optimum_is_the_reference_tilted_by_the_reward(double: None) -> None
     policy = (reference + reward / beta).log_softmax(-1)
     batch = rollouts([[1, 1, 1, 1]], [reward.tolist()])
     batch = dataclasses.replace(batch, expected=value.expand(4))
-    assert total(AStarPO(beta2=beta), batch, reference[:, None], policy[:, None]).item() < 1e-20
-    assert total(AStarPO(beta2=beta), batch, reference[:, None], reference[:, None]).item() > 1e-2
+    algorithm, old = AStarPO(beta2=beta), reading(reference[:, None])
+    assert objective(algorithm, batch, policy[:, None], reference=old).item() < 1e-20
+    assert objective(algorithm, batch, reference[:, None], reference=old).item() > 1e-2
 
 
 # What is not known
@@ -207,11 +191,3 @@ def test_values_are_those_of_the_checkpoint() -> None:
     after = curriculum(AStarPO(), 1, [[0.0, 0.0], [0.0, 0.0]])
     after.restore(before.state())
     assert after.expected(0) == before.expected(0) > 0.5 and math.isnan(after.expected(1))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("beta1", 0.0), ("beta2", -1.0), ("beta1", math.inf), ("value_samples", 0)]
-)
-def test_settings_out_of_range_are_named(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=name):
-        AStarPO(**{name: value})  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import io
 import itertools
 import json
 from collections.abc import Sequence
@@ -14,19 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import zstandard
 from helpers.toys import (
     Letters,
     arithmetic_run,
-    backward,
     execute,
-    models_for,
-    norm,
-    off_policy,
-    rollouts,
     trainer_for,
 )
-from helpers.whole_runs import after
+from helpers.whole_runs import resumed, transcript
 
 from grpobench.algorithms.ads import (
     ADS,
@@ -40,7 +33,7 @@ from grpobench.algorithms.curriculum import Study
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
-from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled
+from grpobench.algorithms.modifiers import Modified, Modifiers
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.settings.config import CheckpointConfig, RunConfig, SamplerConfig
@@ -48,7 +41,6 @@ from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.train.prepare import study as study_module
 from grpobench.runs.train.prepare.study import study
-from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split
@@ -196,6 +188,7 @@ def test_ads_moves_to_easier_problem_after_failure_harder_after_success(rate: fl
 @pytest.mark.parametrize(
     ("positions", "moves", "expected"),
     [
+        ([*range(10)], {0: 1, 1: -1, 2: 1}, [*range(10)]),  # all that there are
         ([3], {3: 1}, [4]),
         ([3], {3: -1}, [2]),
         ([3], {3: 0}, [3]),
@@ -216,10 +209,6 @@ def test_places_move_to_the_next_that_is_free(
     positions: list[int], moves: dict[int, int], expected: list[int]
 ) -> None:
     assert move_positions(positions, moves, 10) == expected
-
-
-def test_a_cluster_that_holds_everything_keeps_it() -> None:
-    assert move_positions([0, 1, 2], {0: 1, 1: -1, 2: 1}, 3) == [0, 1, 2]
 
 
 def test_places_walk_along_the_difficulties_until_they_are_in_the_band() -> None:
@@ -254,19 +243,14 @@ def test_a_clusters_rate_is_the_mean_of_its_last_visit() -> None:
     first = curriculum.location[index[0]][0]
     assert (curriculum.rate[first], curriculum.rate[1 - first]) == (0.75, 0.0)
     assert curriculum.probability[first] == pytest.approx(0.7 / 2 + 0.3)
+    curriculum.accept(2, index, [[2.5, -1.0]] * 4)  # a reward counts from 0 to 1
+    assert curriculum.rate[first] == 0.5
 
 
 def test_where_nothing_is_solved_all_clusters_are_alike() -> None:
     curriculum = schedule((4, 4), prompts=4)
     answer(curriculum, 1, 0.0)
     assert curriculum.rate == [0.0, 0.0] and curriculum.probability == [0.5, 0.5]
-
-
-def test_success_is_the_mean_reward_between_nought_and_one() -> None:
-    curriculum = schedule((4, 4), prompts=4)
-    index = curriculum.draw(1, 0)
-    curriculum.accept(1, index, [[2.5, -1.0]] * 4)
-    assert curriculum.rate == [0.5, 0.5]
 
 
 def test_an_epoch_begins_anew() -> None:
@@ -282,20 +266,6 @@ def test_an_epoch_begins_anew() -> None:
     for step in range(1, 6):
         answer(lasting, step, 1.0)
     assert lasting.positions != curriculum.positions
-
-
-def test_more_groups_are_in_the_band_than_with_uniform_sampling() -> None:
-    """A made-up policy that solves a problem by its difficulty, with three clusters of different range."""
-    study = blobs([40, 40, 40])
-    ease = {problem: (problem % 40) / 39 for problem in range(120)}  # the last of a blob is its easiest
-    curriculum = AdaptiveSchedule(study, 6, 1, clusters=3, at_once=2, epochs=False)
-    inside = []
-    for step in range(1, 60):
-        index = curriculum.draw(step, 0)
-        curriculum.accept(step, index, [[ease[problem]] for problem in index])
-        inside += [abs(ease[problem] - 0.5) <= 0.17 for problem in index] if step > 40 else []
-    assert np.mean(inside) > 0.95
-    assert 0.3 < np.mean([abs(rate - 0.5) <= 0.17 for rate in ease.values()]) < 0.4
 
 
 # State
@@ -336,32 +306,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def problems(path: Path, steps: Sequence[int]) -> list[list[str]]:
-    """Ids of the problems of each step's rollouts."""
-    ids_by_step = []
-    for step in steps:
-        packed = (path / "rollouts" / f"step-{step}.jsonl.zst").read_bytes()
-        text = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read().decode()
-        ids_by_step.append([json.loads(line)["problem"] for line in text.splitlines()])
-    return ids_by_step
-
-
 def test_a_killed_run_draws_the_same_problems_when_it_goes_on(cache: Path, tmp_path: Path) -> None:
     config = on_few_problems(ADS(), checkpoint=CheckpointConfig(every=1))
     train = dataclasses.replace(config.train, steps=3, group_size=2)
     evaluate = dataclasses.replace(config.evaluate, every=1)
     config = dataclasses.replace(config, train=train, evaluate=evaluate)
-    uninterrupted = execute(config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        execute(config, tmp_path / "parts", after(tmp_path / "parts", 2))
-    parts = execute(config, tmp_path / "parts")
-    assert parts == uninterrupted
-    steps = range(1, 4)
-    drawn = problems(tmp_path / "whole", steps)
-    assert problems(tmp_path / "parts", steps) == drawn
-    assert len({tuple(step) for step in drawn}) > 2
-    ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert ends[0] == ends[1]
+    uninterrupted, _ = resumed(config, tmp_path, 2)
+    drawn, again = (
+        [[group["problem"] for group in transcript(tmp_path / name, step)] for step in (1, 2, 3)]
+        for name in ("whole", "parts")
+    )
+    assert again == drawn and len({tuple(step) for step in drawn}) > 2
     assert all(0 <= row["modify/in_band"] <= 1 for row in uninterrupted[1:])
 
 
@@ -397,15 +352,6 @@ def test_settings_reach_the_schedule() -> None:
         .epoch
         == 0
     )  # type: ignore[attr-defined]
-
-
-def test_dynamic_sampling_refills_from_the_schedule() -> None:
-    around = dataclasses.replace(SMALL, dynamic_sampling=3).around(GRPO())
-    curriculum = around.curriculum([{}] * 16, 4, 3, blobs([8, 8]))
-    assert isinstance(curriculum, Refilled) and curriculum.attempts == 4
-    first = curriculum.draw(1, 0)
-    assert curriculum.accept(1, first, [[1.0, 1.0], [0.0, 1.0]] * 2) == [False, True] * 2
-    assert not set(curriculum.draw(1, 1)) & set(first)
 
 
 def test_a_step_that_runs_out_of_problems_trains_on_what_it_has(cache: Path, tmp_path: Path) -> None:
@@ -444,37 +390,12 @@ modify.ads_clusters = 8
     assert not any(map(incompatible, arms.values()))
 
 
-def test_without_its_schedule_it_is_grpo_bit_for_bit() -> None:
-    plain = ADS()
-    assert Modifiers().around(plain) is plain and not plain.studies
-    models = models_for(plain, "gpt2")
-    batch = off_policy(rollouts([[3, 5], [4, 2]], [[1.0, 0.0], [0.0, 1.0]]), models)
-    (ads, _), (grpo, _) = (backward(algorithm, models, batch) for algorithm in (plain, GRPO()))
-    assert all(torch.equal(ads[name], grpo[name]) for name in grpo) and norm(grpo) > 0
-
-
 def test_preferences_have_no_solutions_to_study(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text("{}\n")
     config = on_few_problems(DPO(), sampler=SamplerConfig(kind="preferences", path=str(path)))
     (fault,) = incompatible(config)
     assert "studies the problems" in fault and 'set sampler.kind = "hf"' in fault
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"ads_clusters": 0}, "ads_clusters: must be at least 1"),
-        ({"ads_components": 0}, "ads_components: must be at least 1"),
-        ({"ads_at_once": 0}, "ads_at_once: must be at least 1"),
-        ({"ads_smoothing": 1.5}, "ads_smoothing: must be from 0 to 1"),
-        ({"ads_band": 0.6}, "ads_band: must be from 0 to 0.5"),
-        ({"ads_success": 0.0}, "ads_success: must be above 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Modifiers(**settings)
 
 
 # The study of the problems

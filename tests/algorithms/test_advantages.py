@@ -121,8 +121,6 @@ def test_without_a_baseline_rewards_are_advantages_also_in_equal_groups() -> Non
     divided = advantages(GRPO(baseline="none", scale="batch", ddof=0, epsilon=1e-15), rewards)
     deviation = math.sqrt(6 / 6 - (4 / 6) ** 2)
     close(divided, [reward / deviation for reward in (1, 1, 0, 2, 0, 0)])
-    with pytest.raises(ValueError, match="baseline: without one, scale must not be group"):
-        GRPO(baseline="none")
 
 
 def test_opo_weighs_rewards_by_length() -> None:
@@ -182,11 +180,6 @@ def test_even_group_has_no_pivot_where_its_middle_two_differ() -> None:
     assert (credited(MCGRPO(), rollouts([[1] * 4], [[0.0, 0.0, 1.0, 1.0]])).row_group >= 0).all()
     assert (credited(MCGRPO(), rollouts([[1] * 4], [[0.0, 0.5, 0.5, 1.0]])).row_group == -1).sum() == 1
     assert MCGRPO().minimum_group == 3
-
-
-def test_one_lucky_sample_turns_the_sign_of_another_with_the_mean_only() -> None:
-    rewards = [[0.1, 0.2, 0.3, 0.4, 5.0]]  # mean 1.2, median 0.3
-    assert advantages(DrGRPO(), rewards)[3] < 0 < advantages(MCGRPO(), rewards)[3]
 
 
 # Whitening over the batch
@@ -275,31 +268,9 @@ def test_negative_grpo_is_grpo_in_a_group_with_perfect_completions(virtual: int)
     assert (advantage[4:7] < -0.1).all() and not advantage[7:9].any()
 
 
-def test_eight_failures_are_discouraged_by_a_third() -> None:
-    """With the virtual 1 the mean is 1/9 and the deviation √((8/81 + 64/81)/8) = 1/3."""
-    batch = rollouts([[2] * 8], [[0.0] * 8])
-    close(credited(NegativeGRPO(), batch).advantage[:, 0], [-1 / 3] * 8, rtol=1e-5, atol=0)  # ε = 1e-6
-    close(credited(NegativeGRPO(virtual=0), batch).advantage[:, 0], [0.0] * 8)
-
-
 def test_a_reward_above_the_greatest_stops_the_run_by_name() -> None:
     with pytest.raises(ValueError, match="max_reward"):
         credited(NegativeGRPO(), rollouts([[2, 2]], [[1.5, 0.0]]))
-
-
-def test_dr_grpo_and_lite_ppo_are_grpo_with_other_settings() -> None:
-    """So that what holds for GRPO's loss, its equality with TRL's among it, holds for them."""
-    batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
-    logp = -torch.rand(batch.completion_mask.shape, generator=torch.Generator().manual_seed(1))
-    for variant, grpo in (
-        (DrGRPO(), GRPO(averaging="constant", scale="none")),
-        (LitePPO(), GRPO(averaging="token_mean", scale="batch")),
-    ):
-        losses = [
-            part.loss(batch, credited(part, batch), {"policy": reading(logp)}) for part in (variant, grpo)
-        ]
-        assert torch.equal(losses[0].terms, losses[1].terms)
-        assert torch.equal(variant.loss_weights(batch), grpo.loss_weights(batch))
 
 
 # The Beta density
@@ -327,9 +298,8 @@ def test_bnpo_divides_by_the_fitted_density() -> None:
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=5))
-def test_flat_density_centers_and_the_other_is_in_proportion_to_grpo(solved: list[int]) -> None:
+def test_density_of_the_deviation_is_in_proportion_to_grpo(solved: list[int]) -> None:
     rewards = [[1.0] * count + [0.0] * (8 - count) for count in solved]
-    close(advantages(BNPO(density="flat"), rewards), advantages(DrGRPO(), rewards))
     grpo = advantages(GRPO(ddof=0, epsilon=1e-15), rewards)
     close(advantages(BNPO(density="deviation"), rewards), grpo * math.pi / 8, rtol=1e-9, atol=0.0)
 
@@ -348,15 +318,6 @@ def test_bnpo_maps_rewards_and_refuses_those_outside() -> None:
     close(advantages(BNPO(lowest=-1.0), signs), advantages(BNPO(), plain))
     with pytest.raises(ValueError, match=r"a reward of -1 is not from 0 to 1.*lowest and highest"):
         advantages(BNPO(), signs)
-    with pytest.raises(ValueError, match="highest"):
-        BNPO(lowest=1.0)
-
-
-@pytest.mark.parametrize("cls", [BNPO, MaxRL])
-def test_a_penalty_cannot_be_taken_from_a_reward_of_limited_range(cls: Any) -> None:
-    with pytest.raises(ValueError, match="kl_placement"):
-        cls(beta=0.1, kl_placement="reward")
-    assert cls(beta=0.1, kl_placement="advantage").beta == 0.1
 
 
 def test_maxrl_divides_by_the_mean_and_refuses_negative_rewards() -> None:
@@ -412,8 +373,6 @@ def test_groups_too_small_for_k_are_left_out() -> None:
     assert PassK().minimum_group == 5 and PassK(form="best").minimum_group == 2
     assert credited(PassK(), batch).row_group.tolist() == [-1] * 4 + [4, 5, 6, 7, 8] + [-1]
     assert (credited(PassK(form="best"), batch).row_group < 0).tolist() == [False] * 9 + [True]
-    with pytest.raises(ValueError, match="k: must be at least 1"):
-        PassK(k=0)
 
 
 def test_only_the_single_best_sample_has_an_advantage() -> None:

@@ -13,69 +13,28 @@ import torch
 from helpers.toys import Fixed, backward, distance, norm, reading, rollouts
 from helpers.trl_trainers import (
     GRADIENT,
-    LIMIT,
+    REWARDS,
     batch_of,
+    computed,
     grpo_trainer,
     models_with_reference,
     parameters,
     their_gradient,
     tiny_of_characters,
-    trl,
     trl_inputs,
 )
 
 from grpobench.algorithms.gdpo import GDPO
 from grpobench.algorithms.rloo import RLOO
-from grpobench.runs.models.nano import character_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # of TRL in transformers
-
-REWARDS = [1.0, 0.0, 0.0, 0.5, 0.25, 0.25, 0.25, 0.25]
-
-
-def rloo_trainer(folder: Path, language: Any, **settings: Any) -> Any:
-    from datasets import Dataset
-
-    args = trl.RLOOConfig(
-        output_dir=str(folder),
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        num_generations=4,
-        max_completion_length=LIMIT,
-        **{"per_device_train_batch_size": 8, "beta": 0.0, **settings},
-    )
-    return trl.RLOOTrainer(
-        model=language,
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=args,
-        train_dataset=Dataset.from_dict({"prompt": ["a"] * 8}),
-        processing_class=character_tokenizer(),
-    )
-
-
-def computed(trainer: Any, table: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What TRL makes of four completions of two prompts; only the table of rewards is set."""
-    monkeypatch.setattr(trainer, "_calculate_rewards", lambda *args: table, raising=True)
-    trainer.model.train()
-    return trainer._generate_and_score_completions(
-        [{"prompt": prompt} for prompt in ("ab", "c") for _ in range(4)]
-    )
-
-
-def test_leave_one_out_advantages_equal_trls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = rloo_trainer(tmp_path, tiny_of_characters())
-    theirs = computed(trainer, torch.tensor(REWARDS)[:, None], monkeypatch)["advantages"]
-    batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(REWARDS))
-    signal = RLOO().compute_signal(batch, Fixed())
-    torch.testing.assert_close(signal.advantage[:, 0], theirs, rtol=1e-6, atol=1e-7)
 
 
 def test_leave_one_out_advantages_with_a_penalty_equal_trls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TRL reads policy and reference itself; a reference that says −2 of every token is put in its place."""
-    trainer = rloo_trainer(tmp_path, tiny_of_characters())
+    trainer = grpo_trainer(tmp_path, tiny_of_characters(), "RLOO", per_device_train_batch_size=8, beta=0.0)
     trainer.beta, trainer.ref_model = 0.1, object()
     read = trainer._get_per_token_logps_and_entropies
 
@@ -108,8 +67,8 @@ def test_gradient_equals_trl_sequence_ratio_before_policy_moves(tmp_path: Path) 
     inside = torch.arange(batch.completion.shape[1]) < batch.length[:, None]
     batch = dataclasses.replace(batch, completion_mask=inside)  # this trainer knows no tool output
     batch = dataclasses.replace(batch, old_logp=models.forward("policy", batch).logp)
-    trainer = rloo_trainer(tmp_path, copy.deepcopy(models.language))
-    trainer.model.eval()
+    language = copy.deepcopy(models.language)
+    trainer = grpo_trainer(tmp_path, language, "RLOO", per_device_train_batch_size=8, beta=0.0)
     signal = RLOO().compute_signal(batch, models)
     inputs = trl_inputs(batch, signal.advantage[:, 0], batch.old_logp)
     inputs["old_logps"] = (batch.old_logp * inside).sum(-1)

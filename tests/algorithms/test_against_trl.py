@@ -23,7 +23,9 @@ import torch
 from helpers.toys import backward, distance, norm, rollouts, tiny
 from helpers.trl_trainers import (
     GRADIENT,
+    REWARDS,
     batch_of,
+    computed,
     grpo_trainer,
     models_with_reference,
     parameters,
@@ -379,17 +381,9 @@ def their_advantage(reward: torch.Tensor, scale: str) -> torch.Tensor:
 def test_advantages_equal_those_that_trl_computes_from_sampled_completions(
     scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TRL generates four completions of two prompts and scores them itself; only the table of rewards is set,
-    to numbers of which one group is all equal."""
-    rewards = [1.0, 0.0, 0.0, 0.5, 0.25, 0.25, 0.25, 0.25]
     trainer = grpo_trainer(tmp_path, tiny_of_characters(), scale_rewards=scale, per_device_train_batch_size=8)
-    monkeypatch.setattr(
-        trainer, "_calculate_rewards", lambda *args: torch.tensor(rewards)[:, None], raising=True
-    )
-    trainer.model.train()
-    inputs = [{"prompt": prompt} for prompt in ("ab", "c") for _ in range(4)]
-    theirs = trainer._generate_and_score_completions(inputs)["advantages"]
-    batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(rewards))
+    theirs = computed(trainer, torch.tensor(REWARDS)[:, None], monkeypatch)["advantages"]
+    batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(REWARDS))
     signal = GRPO(scale=scale, epsilon=1e-4).compute_signal(batch, RoleModels(tiny()))  # type: ignore[arg-type]
     torch.testing.assert_close(signal.advantage[:, 0], theirs, rtol=1e-6, atol=1e-7)
 
@@ -401,7 +395,7 @@ def dpo_trainer(folder: Path, language: Any, reference: Any, **settings: Any) ->
     from datasets import Dataset
 
     args = trl.DPOConfig(
-        output_dir=str(folder), report_to="none", use_cpu=True, bf16=False, beta=BETA, **settings
+        output_dir=str(folder), report_to="none", use_cpu=True, bf16=False, beta=0.3, **settings
     )
     pair = {"prompt": ["a"], "chosen": ["b"], "rejected": ["c"]}
     trainer = trl.DPOTrainer(
@@ -415,7 +409,7 @@ def dpo_trainer(folder: Path, language: Any, reference: Any, **settings: Any) ->
     return trainer
 
 
-def preferences(models: RoleModels, equal: bool = False) -> tuple[Batch, dict[str, torch.Tensor]]:
+def preferences(equal: bool) -> tuple[Batch, dict[str, torch.Tensor]]:
     """One pair per group, as a batch of ours and as TRL's own collator makes it."""
     from trl.trainer.dpo_trainer import DataCollatorForPreference
 
@@ -433,69 +427,40 @@ def preferences(models: RoleModels, equal: bool = False) -> tuple[Batch, dict[st
     return batch, DataCollatorForPreference(pad_token_id=0)(examples)
 
 
-def both_of_dpo(
-    algorithm: DPO, folder: Path, equal: bool = False, **settings: Any
-) -> tuple[float, dict[str, torch.Tensor], float, dict[str, torch.Tensor], Any, dict[str, float]]:
-    """(our loss and gradient, TRL's loss and gradient, TRL's logged metrics, ours)."""
+PAIRED: dict[str, tuple[DPO, str, float]] = {
+    "dpo": (DPO(beta=0.3), "sigmoid", 1.0),
+    "ipo": (IPO(beta=0.3, compare="token"), "ipo", 1.0),
+    # TRL takes log-ratios per token, eq. 17 those of whole completions. With all completions of length L = 4
+    # and our β divided by L, ours is (h − L/(2β))² = L²·(h/L − 1/(2β))², which is L² times TRL's.
+    "ipo of equal lengths": (IPO(beta=0.3 / 4), "ipo", 16.0),
+    # TRL adds both errors up.
+    "sppo": (SPPO(beta=0.3, win="hard", opponents="pair"), "sppo_hard", 0.5),
+}
+"""An algorithm, TRL's name of its loss, and how many times TRL's ours is."""
+
+
+@pytest.mark.parametrize("case", PAIRED)
+def test_preference_losses_and_gradients_equal_trls(case: str, tmp_path: Path) -> None:
+    algorithm, loss_type, factor = PAIRED[case]
     models = models_with_reference(algorithm)
     reference = copy.deepcopy(models.language)
     frozen = models.networks["reference"]
     reference.base_model.load_state_dict(frozen.trunk.state_dict())
     reference.get_output_embeddings().load_state_dict(frozen.head.state_dict())
-    trainer = dpo_trainer(folder, copy.deepcopy(models.language), reference, **settings)
-    batch, inputs = preferences(models, equal)
+    trainer = dpo_trainer(tmp_path, copy.deepcopy(models.language), reference, loss_type=[loss_type])
+    batch, inputs = preferences(equal="equal" in case)
     trainer.model.zero_grad()
     loss = trainer._compute_loss(trainer.model, inputs, False)
     loss.backward()
-    theirs = {n: p.grad for n, p in trainer.model.named_parameters()}
+    expected = {name: factor * p.grad for name, p in trainer.model.named_parameters()}
     signal = algorithm.compute_signal(batch, models)
     gradient, metrics = backward(algorithm, models, batch, signal)
-    ours = our_loss(algorithm, models, batch, signal)
-    assert norm(theirs) > 0.1
-    return ours, parameters(gradient), loss.item(), theirs, trainer._metrics["eval"], metrics
-
-
-BETA = 0.3
-
-
-def test_dpo_loss_and_gradients_equal_trls(tmp_path: Path) -> None:
-    ours, gradient, theirs, expected, logged, metrics = both_of_dpo(
-        DPO(beta=BETA), tmp_path, loss_type=["sigmoid"]
-    )
-    assert ours == pytest.approx(theirs, rel=LOSS)
-    assert distance(gradient, expected) < GRADIENT
-    assert metrics["preference/margin"] == pytest.approx(logged["rewards/margins"][-1], rel=1e-3)
-    assert metrics["preference/accuracy"] == pytest.approx(logged["rewards/accuracies"][-1])
-    assert metrics["preference/chosen_logp"] == pytest.approx(logged["logps/chosen"][-1], rel=1e-4)
-    assert metrics["preference/rejected_logp"] == pytest.approx(logged["logps/rejected"][-1], rel=1e-4)
-
-
-def test_ipo_per_token_equals_trls(tmp_path: Path) -> None:
-    ours, gradient, theirs, expected, _, _ = both_of_dpo(
-        IPO(beta=BETA, compare="token"), tmp_path, loss_type=["ipo"]
-    )
-    assert ours == pytest.approx(theirs, rel=LOSS)
-    assert distance(gradient, expected) < GRADIENT
-
-
-def test_ipo_of_the_paper_equals_trls_up_to_the_length_that_trl_divides_by(tmp_path: Path) -> None:
-    """TRL takes log-ratios per token, eq. 17 those of whole completions. With all completions of length L = 4
-    and our β divided by L, ours is (h − L/(2β))² = L²·(h/L − 1/(2β))², which is L² times TRL's."""
-    ours, gradient, theirs, expected, _, _ = both_of_dpo(
-        IPO(beta=BETA / 4), tmp_path, equal=True, loss_type=["ipo"]
-    )
-    assert ours == pytest.approx(16 * theirs, rel=LOSS)
-    assert distance(gradient, {name: 16 * g for name, g in expected.items()}) < GRADIENT
-
-
-def test_hard_sppo_is_half_of_trls_which_adds_both_errors_up(tmp_path: Path) -> None:
-    ours, gradient, theirs, expected, _, _ = both_of_dpo(
-        SPPO(beta=BETA, win="hard", opponents="pair"), tmp_path, loss_type=["sppo_hard"]
-    )
-    assert 2 * ours == pytest.approx(theirs, rel=LOSS)
-    assert distance({name: 2 * g for name, g in gradient.items()}, expected) < GRADIENT
-
-
-def test_ipo_of_the_paper_differs_from_trls_where_lengths_differ(tmp_path: Path) -> None:
-    ours, _, theirs, _, _, _ = both_of_dpo(IPO(beta=BETA), tmp_path, loss_type=["ipo"])
-    assert ours != pytest.approx(theirs, rel=0.05)
+    assert norm(expected) > 0.1
+    assert our_loss(algorithm, models, batch, signal) == pytest.approx(factor * loss.item(), rel=LOSS)
+    assert distance(parameters(gradient), expected) < GRADIENT
+    if case == "dpo":
+        logged = trainer._metrics["eval"]
+        assert metrics["preference/margin"] == pytest.approx(logged["rewards/margins"][-1], rel=1e-3)
+        assert metrics["preference/accuracy"] == pytest.approx(logged["rewards/accuracies"][-1])
+        assert metrics["preference/chosen_logp"] == pytest.approx(logged["logps/chosen"][-1], rel=1e-4)
+        assert metrics["preference/rejected_logp"] == pytest.approx(logged["logps/rejected"][-1], rel=1e-4)

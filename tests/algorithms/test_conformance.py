@@ -42,62 +42,148 @@ TIGHT = 1e-11
 three digits, and 1/(std + ε) of a group multiplies them once more."""
 
 
-def variants() -> dict[str, Algorithm[Any]]:
-    """Every registered algorithm with its defaults, and the settings that change its formula."""
-    grpo, gspo, ppo, dpo = (ALGORITHMS[name] for name in ("grpo", "gspo", "ppo", "dpo"))
-    algorithms: dict[str, Algorithm[Any]] = {name: cls() for name, cls in ALGORITHMS.items()}
-    for baseline in Baseline.__args__:
-        algorithms[f"grpo-{baseline}"] = grpo(baseline=baseline, scale="none")
-    for scale in Scale.__args__:
-        algorithms[f"grpo-scale-{scale}"] = grpo(scale=scale, ddof=0)
-    for averaging in Averaging.__args__:
-        algorithms[f"grpo-{averaging}"] = grpo(averaging=averaging)
-    for estimator in Estimator.__args__:
-        algorithms[f"grpo-loss-{estimator}"] = grpo(beta=0.1, kl_estimator=estimator)
-    return algorithms | {
-        "grpo-kl-reward": grpo(beta=0.1, kl_placement="reward"),
-        "grpo-kl-advantage": grpo(beta=0.1, kl_placement="advantage"),
-        "grpo-whiten": grpo(whiten=True),
-        "cispo-floor": ALGORITHMS["cispo"](ratio_floor=0.9, ratio_cap=1.1),
-        "gspo-wide": gspo(clip_low=0.1, clip_high=0.1),
-        "gspo-token": gspo(level="token"),
-        "gspo-beta": gspo(beta=0.1),
-        "gspo-token-beta": gspo(level="token", beta=0.1),
-        "gspo-batch": gspo(scale="batch"),
-        "ppo-shared": ppo(critic="shared"),
-        "ppo-kl-loss": ppo(beta=0.1, kl_placement="loss"),
-        "ppo-kl-reward": ppo(beta=0.1, kl_placement="reward"),
-        "ppo-shared-kl-reward": ppo(critic="shared", beta=0.1, kl_placement="reward"),
-        "ppo-warmup": ppo(critic_warmup=1),
-        "ppo-shared-warmup": ppo(critic="shared", critic_warmup=1),
-        "ppo-raw": ppo(whiten=False, value_clip=0.0, discount=0.9),
-        "ppo-entropy": ppo(entropy_bonus=0.1),
-        "ppo-turns": ppo(gae="turn", turn_rewards=0.5, discount=0.9, beta=0.1),
-        "vapo-turns": ALGORITHMS["vapo"](critic_warmup=0, gae="turn", length_scale=2.0, trace=0.9),
-        "dpo-nll": dpo(nll=1.0),
-        "dpo-one": dpo(pairs_per_group=1),
-        **preferences(),
-        **advantages(),
-        **ratios(),
-        **research(),
-        **distilled(),
-        **beside(),
-        **modified(),
-    }
-
-
-def preferences() -> dict[str, Algorithm[Any]]:
-    """Settings of the algorithms that learn from preferences beside `dpo` and `ipo`."""
-    registry = ALGORITHMS
-    return {
-        "kto-rollouts": registry["kto"](reference_point="rollouts", threshold=0.5),
-        "kto-zero": registry["kto"](reference_point="zero", desirable_weight=2.0, undesirable_weight=0.5),
-        "simpo-nll": registry["simpo"](beta=0.5, gamma=0.0, nll=1.0),
-        "orpo-heavy": registry["orpo"](beta=2.0, nll=0.0),
-        "tpo-strong": registry["tpo"](beta=1.0, nll=0.5, pairs_per_group=1),
-        "sppo-hard": registry["sppo"](beta=0.1, win="hard", pairs_per_group=0),
-        "sppo-pair": registry["sppo"](beta=0.1, win="hard", opponents="pair", nll=0.5),
-    }
+BETA = """
+    ads bnpo cispo clip_cov dapo dppo dr_grpo dro gdpo gmpo gpg gspo kimi kl_cov lite_ppo luspo maxrl
+    mc_grpo opo reinforce_pp reinforce_pp_baseline remax rgra rloo sapo topr vespo
+"""
+KL_IN_THE_REWARD = """
+    cispo clip_cov dapo dppo exppo gdpo gigpo gmpo grpo kimi kl_cov luspo m2po mc_grpo otb ppo rae
+    reinforce_pp_baseline remax sapo topr vespo
+"""
+AVERAGED = ("grpo", "gmpo", "luspo", "kimi", "cispo")
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{f"grpo-{baseline}": {"baseline": baseline, "scale": "none"} for baseline in Baseline.__args__},
+    **{f"grpo-scale-{scale}": {"scale": scale, "ddof": 0} for scale in Scale.__args__},
+    **{f"grpo-loss-{kind}": {"beta": 0.1, "kl_estimator": kind} for kind in Estimator.__args__},
+    **{f"{name}-{kind}": {"averaging": kind} for name in AVERAGED for kind in Averaging.__args__},
+    **{f"{name}-beta": {"beta": 0.1} for name in BETA.split()},
+    **{f"{name}-kl-loss": {"beta": 0.1, "kl_placement": "loss"} for name in ("ppo", "reinforce_pp")},
+    **{f"{name}-kl-reward": {"beta": 0.1, "kl_placement": "reward"} for name in KL_IN_THE_REWARD.split()},
+    **{
+        f"{name}-kl-advantage": {"beta": 0.1, "kl_placement": "advantage"}
+        for name in ("grpo", "vespo", "gapo", "topr", "m2po", "fipo")
+    },
+    "grpo-whiten": {"whiten": True},
+    "cispo-floor": {"ratio_floor": 0.9, "ratio_cap": 1.1},
+    "cispo-truncated": {"ratio_cap": 1.1},
+    "gspo-wide": {"clip_low": 0.1, "clip_high": 0.1},
+    "gspo-token": {"level": "token"},
+    "gspo-token-beta": {"level": "token", "beta": 0.1},
+    "gspo-batch": {"scale": "batch"},
+    "ppo-shared": {"critic": "shared"},
+    "ppo-shared-kl-reward": {"critic": "shared", "beta": 0.1, "kl_placement": "reward"},
+    "ppo-warmup": {"critic_warmup": 1},
+    "ppo-shared-warmup": {"critic": "shared", "critic_warmup": 1},
+    "ppo-raw": {"whiten": False, "value_clip": 0.0, "discount": 0.9},
+    "ppo-entropy": {"entropy_bonus": 0.1},
+    "ppo-turns": {"gae": "turn", "turn_rewards": 0.5, "discount": 0.9, "beta": 0.1},
+    "vapo-turns": {"critic_warmup": 0, "gae": "turn", "length_scale": 2.0, "trace": 0.9},
+    "vapo-trained": {"critic_warmup": 0},
+    "vapo-long": {"critic_warmup": 0, "length_scale": 0.5, "trace": 0.9, "nll": 0.0},
+    "vapo-shared": {"critic_warmup": 0, "critic": "shared", "averaging": "sequence_mean", "beta": 0.1},
+    "dpo-nll": {"nll": 1.0},
+    "dpo-one": {"pairs_per_group": 1},
+    "kto-rollouts": {"reference_point": "rollouts", "threshold": 0.5},
+    "kto-zero": {"reference_point": "zero", "desirable_weight": 2.0, "undesirable_weight": 0.5},
+    "simpo-nll": {"beta": 0.5, "gamma": 0.0, "nll": 1.0},
+    "orpo-heavy": {"beta": 2.0, "nll": 0.0},
+    "tpo-strong": {"beta": 1.0, "nll": 0.5, "pairs_per_group": 1},
+    "sppo-hard": {"beta": 0.1, "win": "hard", "pairs_per_group": 0},
+    "sppo-pair": {"beta": 0.1, "win": "hard", "opponents": "pair", "nll": 0.5},
+    "bnpo-deviation": {"density": "deviation"},
+    "mc_grpo-group": {"scale": "group"},
+    "mc_grpo-none": {"scale": "none", "averaging": "token_mean"},
+    "otb-tail": {"zero_tail": False, "beta": 0.1},
+    "negative_grpo-two": {"virtual": 2, "max_reward": 1.5, "beta": 0.1},
+    "negative_grpo-none": {"virtual": 0, "averaging": "sequence_mean"},
+    "passk": {"k": 2},
+    "passk-one": {"k": 1, "beta": 0.1},
+    "passk-best": {"form": "best", "divide": False},
+    "rebel-beta": {"eta": 2.0, "beta": 0.1},
+    "rgra-kl-reward": {"beta": 0.1, "kl_placement": "reward", "averaging": "token_mean"},
+    "flowrl-bounded": {"reward_scale": 2.0, "ratio_cap": 1.1, "ddof": 0},
+    "gigpo-reply": {"anchor": "reply", "scale": "none", "beta": 0.0},
+    "gigpo-history": {"anchor": "history", "step_weight": 2.0, "discount": 0.5, "ddof": 0},
+    "gigpo-rewards": {"turn_rewards": 0.5},
+    "gagpo-reply": {"anchor": "reply", "trace": 0.0, "scale": "batch", "averaging": "token_mean"},
+    "gagpo-rewards": {"turn_rewards": 0.5, "discount": 0.5, "trace": 1.0, "beta": 0.0},
+    "gagpo-kl-advantage": {"beta": 0.1, "kl_placement": "advantage", "dual_clip": 1.3},
+    "hierarchical_grpo-beta": {"beta": 0.1, "averaging": "turn_mean"},
+    "echo-token_mean": {"reply_weight": 2.0, "averaging": "token_mean", "beta": 0.1},
+    "gvpo-strict": {"temperature": 2.0},
+    "spo-beta": {"beta": 0.1, "prior_success": 0.2, "max_reward": 2.0},
+    "spo-kl-advantage": {"beta": 0.1, "kl_placement": "advantage", "averaging": "sequence_mean"},
+    "rae-short": {"decay": 0.3, "averaging": "sequence_mean"},
+    "real-sharp": {"temperature": 0.1, "threshold": 0.5},
+    "rft-low": {"threshold": 0.5, "averaging": "sequence_mean"},
+    "opd-to-go": {"discount": 0.9, "bound": 0.5},
+    "opd-task": {"task_weight": 0.5, "beta": 0.1, "clip_low": 0.2, "clip_high": 0.2},
+    "iw_opd-to-go": {"prefix_weight": 2.0, "discount": 0.9, "beta": 0.1},
+    "gkd-forward": {"divergence_beta": 0.0},
+    "gkd-mixed": {"divergence_beta": 0.3, "averaging": "sequence_mean"},
+    "gkd-task": {"task_weight": 0.5, "distill_weight": 0.5, "beta": 0.1},
+    "sdft-live": {"teacher": "policy", "divergence_beta": 1.0, "skip_tokens": 0, "averaging": "token_mean"},
+    "sdft-model": {"teacher": "model", "ratio_cap": 1.1},
+    "sdft-task": {"task_weight": 0.5, "beta": 0.1, "teacher": "initial"},
+    "sdpo-reverse": {"divergence_beta": 1.0, "ratio_cap": 0.0, "averaging": "sequence_mean"},
+    "sdpo-task": {"task_weight": 0.5, "teacher": "policy", "beta": 0.1, "skip_tokens": 1},
+    "opcd-forward": {"divergence_beta": 0.0, "distill_weight": 0.5},
+    "opcd-task": {"task_weight": 0.5, "beta": 0.1},
+    "a_star_po-heavy": {"beta2": 0.5},
+    "chord-mu": {"mu_peak": 0.9, "mu_valley": 0.05, "mu_decay_steps": 4, "token_weight": "none"},
+    "chord-beta": {"beta": 0.1, "averaging": "sequence_mean", "dual_clip": 1.3},
+    "chord-kl-reward": {"beta": 0.1, "kl_placement": "reward", "mu_peak": 0.5, "mu_valley": 0.5},
+    "dapo-dual": {"dual_clip": 1.3},
+    "gapo-wide": {"clip_low": 0.05, "clip_high": 0.2, "beta": 0.1},
+    "gapo-token": {"level": "token", "clip_low": 0.2, "clip_high": 0.28, "averaging": "token_mean"},
+    "exppo-strong": {"strength": 0.9, "beta": 0.1, "averaging": "token_mean"},
+    "bpo-tight": {"clip_low": 0.02, "clip_high": 0.02, "ratio_cap": 1.01, "beta": 0.1},
+    "bpo-kl-advantage": {"beta": 0.1, "kl_placement": "advantage", "averaging": "token_mean"},
+    "gmpo-tight": {"clip_low": 0.05, "clip_high": 0.1},
+    "sapo-steep": {"temperature_positive": 3.0, "temperature_negative": 5.0},
+    "luspo-wide": {"clip_low": 0.1, "clip_high": 0.1},
+    "luspo-dual": {"clip_low": 0.1, "clip_high": 0.2, "dual_clip": 1.25},
+    "topr-token": {"level": "token", "averaging": "token_mean", "offset": 0.2},
+    "m2po-strict": {"threshold": 0.001, "beta": 0.1},
+    "m2po-cap": {"rule": "cap", "threshold": 0.02, "averaging": "sequence_mean"},
+    "dro-free": {"temperature": 0.0},
+    "dro-strict": {"temperature": 2.0, "scale": "group", "averaging": "sequence_sum"},
+    "fipo-wide": {"influence_low": 0.9, "influence_high": 9.0, "half_life": 2.0},
+    "fipo-outliers": {
+        "dual_clip": 1.3,
+        "safety_ratio": 1.1,
+        "influence_low": 0.5,
+        "influence_high": 0.5,
+        "half_life": 3.0,
+    },
+    "fipo-kept": {"dual_clip": 1.3, "drop_outliers": False, "averaging": "sequence_mean"},
+    "fipo-unbounded": {"dual_clip": 0.0, "safety_ratio": 0.0, "beta": 0.1},
+    "vespo-plain": {"power_positive": 0.0, "decay_positive": 0.0},
+    "clip_cov-band": {"fraction": 0.2, "lowest": 0.0, "highest": 9.0, "clip_low": 0.2},
+    "kl_cov-many": {"fraction": 0.3, "coefficient": 0.5},
+    "entropy_mask-half": {"top_fraction": 0.5, "beta": 0.1},
+    "dppo-tight": {"threshold": 0.02, "ratio_cap": 1.2},
+    "dppo-token_mean": {"averaging": "token_mean", "scale": "group"},
+    "dppo-kl": {"divergence": "kl", "threshold": 0.01},
+    "kimi-free": {"temperature": 0.0},
+    "kimi-strict": {"temperature": 2.0},
+    "kimi-length": {"length_reward": 0.5},
+    "sao-trained": {"critic_warmup": 0, "clip_low": 0.1, "clip_high": 0.2},
+    "sao-shared": {"critic_warmup": 0, "critic": "shared", "nll": 0.1, "beta": 0.1, "gae": "turn"},
+    "pact-warmup": {"critic_warmup": 1},
+    "pact-clip": {"bounds": "clip", "clip_low": 0.1, "clip_high": 0.1, "trace": 0.5, "beta": 0.1},
+    "pact-turns": {"gae": "turn", "trace": 0.0, "averaging": "sequence_mean"},
+    "ipo-token": {"compare": "token", "nll": 0.5},
+    "ngu-beta": {"beta": 0.1, "scale": "group"},
+    "ngrpo-beta": {"rho": 1.0, "k": 2, "beta": 0.1},
+    "cora-late": {"warmup": 0, "half_life": 3.0, "task_weight": 0.5, "consistency_weight": 2.0},
+    "cora-batch": {"scale": "batch", "beta": 0.1},
+    "rredcot-breaks": {"cut": "breaks", "segments": 3},
+    "rredcot-entropy": {"cut": "entropy", "longest_answer": 1, "beta": 0.1},
+    "rredcot-one": {"segments": 1, "beta": 0.1, "kl_placement": "reward"},
+}
+"""Settings that change a formula, by algorithm and what they are. The groups of `data` have no more than four
+rows, so that k of passk is smaller here than by default."""
 
 
 def modified() -> dict[str, Algorithm[Any]]:
@@ -141,175 +227,14 @@ def declared(algorithm: Algorithm[Any]) -> set[str]:
     return {metric.name for metric in algorithm.metrics}
 
 
-def advantages() -> dict[str, Algorithm[Any]]:
-    """Settings of the algorithms that differ in what they make of rewards. The groups of `data` have no more
-    than four rows, so k is smaller here than by default."""
-    registry = ALGORITHMS
-    grouped = ("dr_grpo", "rloo", "gpg", "bnpo", "opo", "remax", "mc_grpo", "lite_ppo", "gdpo", "maxrl")
-    algorithms: dict[str, Algorithm[Any]] = {f"{name}-beta": registry[name](beta=0.1) for name in grouped}
-    for name in ("gdpo", "mc_grpo", "remax", "reinforce_pp_baseline"):
-        algorithms[f"{name}-kl-reward"] = registry[name](beta=0.1, kl_placement="reward")
-    return algorithms | {
-        "reinforce_pp-beta": registry["reinforce_pp"](beta=0.1),
-        "reinforce_pp-kl-loss": registry["reinforce_pp"](beta=0.1, kl_placement="loss"),
-        "reinforce_pp_baseline-beta": registry["reinforce_pp_baseline"](beta=0.1),
-        "bnpo-deviation": registry["bnpo"](density="deviation"),
-        "mc_grpo-group": registry["mc_grpo"](scale="group"),
-        "mc_grpo-none": registry["mc_grpo"](scale="none", averaging="token_mean"),
-        "otb-tail": registry["otb"](zero_tail=False, beta=0.1),
-        "otb-kl-reward": registry["otb"](beta=0.1, kl_placement="reward"),
-        "negative_grpo-two": registry["negative_grpo"](virtual=2, max_reward=1.5, beta=0.1),
-        "negative_grpo-none": registry["negative_grpo"](virtual=0, averaging="sequence_mean"),
-        "passk": registry["passk"](k=2),
-        "passk-one": registry["passk"](k=1, beta=0.1),
-        "passk-best": registry["passk"](form="best", divide=False),
-        "rebel-beta": registry["rebel"](eta=2.0, beta=0.1),
-        "rgra-beta": registry["rgra"](beta=0.1),
-        "rgra-kl-reward": registry["rgra"](beta=0.1, kl_placement="reward", averaging="token_mean"),
-        "flowrl-bounded": registry["flowrl"](reward_scale=2.0, ratio_cap=1.1, ddof=0),
-        "gigpo-reply": registry["gigpo"](anchor="reply", scale="none", beta=0.0),
-        "gigpo-history": registry["gigpo"](anchor="history", step_weight=2.0, discount=0.5, ddof=0),
-        "gigpo-rewards": registry["gigpo"](turn_rewards=0.5),
-        "gigpo-kl-reward": registry["gigpo"](beta=0.1, kl_placement="reward"),
-        "gagpo-reply": registry["gagpo"](anchor="reply", trace=0.0, scale="batch", averaging="token_mean"),
-        "gagpo-rewards": registry["gagpo"](turn_rewards=0.5, discount=0.5, trace=1.0, beta=0.0),
-        "gagpo-kl-advantage": registry["gagpo"](beta=0.1, kl_placement="advantage", dual_clip=1.3),
-        "hierarchical_grpo-beta": registry["hierarchical_grpo"](beta=0.1, averaging="turn_mean"),
-        "echo-token_mean": registry["echo"](reply_weight=2.0, averaging="token_mean", beta=0.1),
-        "gvpo-strict": registry["gvpo"](temperature=2.0),
-        "spo-beta": registry["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
-        "spo-kl-advantage": registry["spo"](beta=0.1, kl_placement="advantage", averaging="sequence_mean"),
-        "rae-short": registry["rae"](decay=0.3, averaging="sequence_mean"),
-        "rae-kl-reward": registry["rae"](beta=0.1, kl_placement="reward"),
-        "real-sharp": registry["real"](temperature=0.1, threshold=0.5),
-        "rft-low": registry["rft"](threshold=0.5, averaging="sequence_mean"),
-    }
-
-
-def distilled() -> dict[str, Algorithm[Any]]:
-    """Settings of the algorithms with a teacher."""
-    opd, gkd = ALGORITHMS["opd"], ALGORITHMS["gkd"]
-    return {
-        "opd-to-go": opd(discount=0.9, bound=0.5),
-        "iw_opd-to-go": ALGORITHMS["iw_opd"](prefix_weight=2.0, discount=0.9, beta=0.1),
-        "opd-task": opd(task_weight=0.5, beta=0.1, clip_low=0.2, clip_high=0.2),
-        "gkd-forward": gkd(divergence_beta=0.0),
-        "gkd-mixed": gkd(divergence_beta=0.3, averaging="sequence_mean"),
-        "gkd-task": gkd(task_weight=0.5, distill_weight=0.5, beta=0.1),
-        **self_distilled(),
-    }
-
-
-def self_distilled() -> dict[str, Algorithm[Any]]:
-    """Settings of the algorithms whose teacher reads a prompt of its own."""
-    sdft, sdpo, opcd = (ALGORITHMS[name] for name in ("sdft", "sdpo", "opcd"))
-    return {
-        "sdft-live": sdft(teacher="policy", divergence_beta=1.0, skip_tokens=0, averaging="token_mean"),
-        "sdft-model": sdft(teacher="model", ratio_cap=1.1),
-        "sdft-task": sdft(task_weight=0.5, beta=0.1, teacher="initial"),
-        "sdpo-reverse": sdpo(divergence_beta=1.0, ratio_cap=0.0, averaging="sequence_mean"),
-        "sdpo-task": sdpo(task_weight=0.5, teacher="policy", beta=0.1, skip_tokens=1),
-        "opcd-forward": opcd(divergence_beta=0.0, distill_weight=0.5),
-        "opcd-task": opcd(task_weight=0.5, beta=0.1),
-    }
-
-
-def beside() -> dict[str, Algorithm[Any]]:
-    """Settings of the algorithms that read more than rollouts: base rollouts, expert answers."""
-    optimal, chord = ALGORITHMS["a_star_po"], ALGORITHMS["chord"]
-    return {
-        "a_star_po-heavy": optimal(beta2=0.5),
-        "chord-mu": chord(mu_peak=0.9, mu_valley=0.05, mu_decay_steps=4, token_weight="none"),
-        "chord-beta": chord(beta=0.1, averaging="sequence_mean", dual_clip=1.3),
-        "chord-kl-reward": chord(beta=0.1, kl_placement="reward", mu_peak=0.5, mu_valley=0.5),
-    }
-
-
-def ratios() -> dict[str, Algorithm[Any]]:
-    """Settings of the algorithms that differ in what they make of ratios."""
-    registry = ALGORITHMS
-    algorithms: dict[str, Algorithm[Any]] = {}
-    for averaging in Averaging.__args__:
-        for name in ("gmpo", "luspo", "kimi", "cispo"):
-            algorithms[f"{name}-{averaging}"] = registry[name](averaging=averaging)
-    for name in ("dapo", "cispo", "gmpo", "sapo", "luspo", "vespo", "clip_cov", "kl_cov", "dppo", "kimi"):
-        algorithms[f"{name}-beta"] = registry[name](beta=0.1)
-        algorithms[f"{name}-kl-reward"] = registry[name](beta=0.1, kl_placement="reward")
-    return algorithms | {
-        "dapo-dual": registry["dapo"](dual_clip=1.3),
-        "cispo-truncated": registry["cispo"](ratio_cap=1.1),
-        "gapo-wide": registry["gapo"](clip_low=0.05, clip_high=0.2, beta=0.1),
-        "gapo-token": registry["gapo"](level="token", clip_low=0.2, clip_high=0.28, averaging="token_mean"),
-        "gapo-kl-advantage": registry["gapo"](beta=0.1, kl_placement="advantage"),
-        "exppo-strong": registry["exppo"](strength=0.9, beta=0.1, averaging="token_mean"),
-        "exppo-kl-reward": registry["exppo"](beta=0.1, kl_placement="reward"),
-        "bpo-tight": registry["bpo"](clip_low=0.02, clip_high=0.02, ratio_cap=1.01, beta=0.1),
-        "bpo-kl-advantage": registry["bpo"](beta=0.1, kl_placement="advantage", averaging="token_mean"),
-        "gmpo-tight": registry["gmpo"](clip_low=0.05, clip_high=0.1),
-        "sapo-steep": registry["sapo"](temperature_positive=3.0, temperature_negative=5.0),
-        "luspo-wide": registry["luspo"](clip_low=0.1, clip_high=0.1),
-        "luspo-dual": registry["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
-        "vespo-kl-advantage": registry["vespo"](beta=0.1, kl_placement="advantage"),
-        "topr-token": registry["topr"](level="token", averaging="token_mean", offset=0.2),
-        "topr-beta": registry["topr"](beta=0.1),
-        "topr-kl-reward": registry["topr"](beta=0.1, kl_placement="reward"),
-        "topr-kl-advantage": registry["topr"](beta=0.1, kl_placement="advantage"),
-        "m2po-strict": registry["m2po"](threshold=0.001, beta=0.1),
-        "m2po-cap": registry["m2po"](rule="cap", threshold=0.02, averaging="sequence_mean"),
-        "m2po-kl-reward": registry["m2po"](beta=0.1, kl_placement="reward"),
-        "m2po-kl-advantage": registry["m2po"](beta=0.1, kl_placement="advantage"),
-        "dro-free": registry["dro"](temperature=0.0),
-        "dro-strict": registry["dro"](temperature=2.0, scale="group", averaging="sequence_sum"),
-        "dro-beta": registry["dro"](beta=0.1),
-        "fipo-wide": registry["fipo"](influence_low=0.9, influence_high=9.0, half_life=2.0),
-        "fipo-outliers": registry["fipo"](
-            dual_clip=1.3, safety_ratio=1.1, influence_low=0.5, influence_high=0.5, half_life=3.0
-        ),
-        "fipo-kept": registry["fipo"](dual_clip=1.3, drop_outliers=False, averaging="sequence_mean"),
-        "fipo-unbounded": registry["fipo"](dual_clip=0.0, safety_ratio=0.0, beta=0.1),
-        "fipo-kl-advantage": registry["fipo"](beta=0.1, kl_placement="advantage"),
-        "vespo-plain": registry["vespo"](power_positive=0.0, decay_positive=0.0),
-        "clip_cov-band": registry["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
-        "kl_cov-many": registry["kl_cov"](fraction=0.3, coefficient=0.5),
-        "entropy_mask-half": registry["entropy_mask"](top_fraction=0.5, beta=0.1),
-        "dppo-tight": registry["dppo"](threshold=0.02, ratio_cap=1.2),
-        "dppo-token_mean": registry["dppo"](averaging="token_mean", scale="group"),
-        "dppo-kl": registry["dppo"](divergence="kl", threshold=0.01),
-        "kimi-free": registry["kimi"](temperature=0.0),
-        "kimi-strict": registry["kimi"](temperature=2.0),
-        "kimi-length": registry["kimi"](length_reward=0.5),
-        "vapo-trained": registry["vapo"](critic_warmup=0),
-        "vapo-long": registry["vapo"](critic_warmup=0, length_scale=0.5, trace=0.9, nll=0.0),
-        "vapo-shared": registry["vapo"](
-            critic_warmup=0, critic="shared", averaging="sequence_mean", beta=0.1
-        ),
-        "sao-trained": registry["sao"](critic_warmup=0, clip_low=0.1, clip_high=0.2),
-        "sao-shared": registry["sao"](critic_warmup=0, critic="shared", nll=0.1, beta=0.1, gae="turn"),
-        "pact-warmup": registry["pact"](critic_warmup=1),
-        "pact-clip": registry["pact"](bounds="clip", clip_low=0.1, clip_high=0.1, trace=0.5, beta=0.1),
-        "pact-turns": registry["pact"](gae="turn", trace=0.0, averaging="sequence_mean"),
-        "ipo-token": registry["ipo"](compare="token", nll=0.5),
-    }
-
-
-def research() -> dict[str, Algorithm[Any]]:
-    """Settings of the algorithms that shape credit, sampling or the choice of problems."""
-    registry = ALGORITHMS
-    return {
-        "ads-beta": registry["ads"](beta=0.1),
-        "ngu-beta": registry["ngu"](beta=0.1, scale="group"),
-        "ngrpo-beta": registry["ngrpo"](rho=1.0, k=2, beta=0.1),
-        "cora-late": registry["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
-        "cora-batch": registry["cora"](scale="batch", beta=0.1),
-        "rredcot-breaks": registry["rredcot"](cut="breaks", segments=3),
-        "rredcot-entropy": registry["rredcot"](cut="entropy", longest_answer=1, beta=0.1),
-        "rredcot-one": registry["rredcot"](segments=1, beta=0.1, kl_placement="reward"),
-    }
-
-
 RARE = {"trained/ratio_tail", "trained/ratio_extreme_at", "policy/reply_nll"}
 """Metrics of tokens that a small batch, or one in which nothing has moved, does not have: NaN without any."""
-VARIANTS = variants()
+VARIANTS: dict[str, Algorithm[Any]] = {
+    **{name: cls() for name, cls in ALGORITHMS.items()},
+    **{case: ALGORITHMS[case.partition("-")[0]](**settings) for case, settings in SETTINGS.items()},
+    **modified(),
+}
+"""Every algorithm with its defaults, and with the settings that change its formula."""
 SHARED = ("beta", "kl-reward", "kl-loss", "kl-advantage", *Averaging.__args__)
 """Settings that all algorithms leave to the same code (parts.py)."""
 every = pytest.mark.parametrize(
@@ -587,6 +512,8 @@ def test_loss_has_the_shape_of_its_weights_and_declared_metrics_only(algorithm: 
     plain = algorithm.plain if isinstance(algorithm, Modified) else algorithm
     assert plain.has_advantages == hasattr(signal, "advantage")
     assert not plain.has_advantages or signal.advantage.shape == batch.completion_mask.shape
+    for unit in signal.row_group[signal.row_group >= 0].unique():
+        assert len(batch.group[signal.row_group == unit].unique()) == 1, "rows of two problems in one unit"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -680,59 +607,8 @@ def copied(part: Rows) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in tensors(part).items()}
 
 
-# Slices
-
-
-@by_default
-def test_terms_of_a_slice_are_the_slice_of_the_terms(algorithm: Algorithm[Any]) -> None:
-    batch, signal = scripted(algorithm)
-    now = numbers(algorithm, batch)
-    used = micro_batches(batch, signal.row_group, 10**9)
-    assert len(used) == 1
-    everything = algorithm.loss(batch[used[0]], signal[used[0]], cut(now, used[0])).terms
-    index_of_row = {row: i for i, row in enumerate(used[0].tolist())}
-    parts = micro_batches(batch, signal.row_group, 20)
-    assert len(parts) > 1
-    for rows in parts:
-        terms = algorithm.loss(batch[rows], signal[rows], cut(now, rows)).terms
-        torch.testing.assert_close(terms, everything[[index_of_row[row] for row in rows.tolist()]])
-
-
 def cut(now: Mapping[Role, ModelOutput], rows: torch.Tensor) -> Updated:
     return Updated({role: part[rows] for role, part in now.items()})
-
-
-@by_default
-def test_signal_slices_every_tensor_by_row(algorithm: Algorithm[Any]) -> None:
-    batch, signal = scripted(algorithm)
-    rows = torch.tensor([4, 0, 7])
-    part = signal[rows]
-    assert type(part) is type(signal)
-    for name, value in tensors(signal).items():
-        assert value.shape[0] == len(batch), name
-        assert torch.equal(getattr(part, name), value[rows]), name
-
-
-@by_default
-def test_weights_of_micro_batches_add_up_to_those_of_the_minibatch(algorithm: Algorithm[Any]) -> None:
-    batch, signal = scripted(algorithm)
-    used = torch.cat(micro_batches(batch, signal.row_group, 10**9))
-    minibatch, units = batch[used], signal.row_group[used]
-    weights = algorithm.loss_weights(minibatch)
-    parts = micro_batches(minibatch, units, 20)
-    assert len(parts) > 1
-    assert sum(weights[rows].sum().item() for rows in parts) == pytest.approx(weights.sum().item(), rel=1e-12)
-    assert sorted(torch.cat(parts).tolist()) == list(range(len(minibatch)))
-    if weights.dim() == 2:
-        assert not weights[~minibatch.completion_mask].any()
-
-
-@by_default
-def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
-    batch, signal = scripted(algorithm)
-    unit = signal.row_group
-    for number in unit[unit >= 0].unique():
-        assert len(batch.group[unit == number].unique()) == 1
 
 
 # Degenerate batches

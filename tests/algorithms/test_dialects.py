@@ -15,9 +15,8 @@ import torch
 from helpers.toys import Fixed, reading, rollouts
 
 from grpobench.algorithms import ALGORITHMS, parts
-from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.libraries.dialect import SETTINGS, Dialect
+from grpobench.algorithms.libraries.dialect import SETTINGS
 from grpobench.algorithms.libraries.dialects import DIALECTS, MEANINGS, SELF_TEACHERS, TABLES, TURN_CREDITS
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.ppo import PPO
@@ -90,74 +89,37 @@ def advantages(run: RunConfig) -> list[float]:
 
 
 DEVIATION = math.sqrt((7 / 8**2 + 49 / 8**2) / 7)  # of 1, 0, …, 0 with Bessel's correction: 0.354
-QUOTIENTS = [7 / 8 / DEVIATION] + [-1 / 8 / DEVIATION] * 7  # 2.474 and −0.354
 OTHERS = math.sqrt((6 * (1 / 7) ** 2 + (6 / 7) ** 2) / 6)  # of a wrong completion's others: 0.378
+ADVANTAGES = {
+    (7 / 8 / DEVIATION, -1 / 8 / DEVIATION): """
+        grpo@trl grpo@verl grpo@openrlhf grpo@skyrl grpo@slime grpo@ms-swift dapo@nemo-rl dapo@trl dr_grpo@trl
+        cispo@verl gspo@verl dro@verl fipo@ms-swift chord@trinity-rft m2po@areal
+    """,
+    # the others of the correct one do not differ
+    (1.0, -1 / 7 / OTHERS): "grpo@nemo-rl gspo@nemo-rl",
+    (7 / 8, -1 / 8): "grpo@open-instruct grpo@prime-rl dppo@prime-rl dr_grpo@verl dr_grpo@openrlhf",
+    (1.0, -1 / 7): "rloo@skyrl rloo@trl rloo@verl rloo@openrlhf",
+    # whitened: squares average to 1
+    (math.sqrt(7), -1 / math.sqrt(7)): """
+        dapo@areal grpo@areal reinforce_pp@verl reinforce_pp_baseline@openrlhf
+    """,
+    (1 / 2, -1 / 2): "topr@roll",
+    (1.0, 0.0): "topr@trinity-rft",
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("grpo@trl", QUOTIENTS),
-        ("grpo@verl", QUOTIENTS),
-        ("grpo@openrlhf", QUOTIENTS),
-        ("grpo@nemo-rl", [1.0] + [-1 / 7 / OTHERS] * 7),  # the others of the correct one do not differ
-        ("grpo@open-instruct", [7 / 8] + [-1 / 8] * 7),
-        ("grpo@prime-rl", [7 / 8] + [-1 / 8] * 7),
-        ("grpo@skyrl", QUOTIENTS),
-        ("grpo@slime", QUOTIENTS),
-        ("grpo@ms-swift", QUOTIENTS),
-        ("gspo@nemo-rl", [1.0] + [-1 / 7 / OTHERS] * 7),
-        ("dapo@nemo-rl", QUOTIENTS),
-        ("dppo@prime-rl", [7 / 8] + [-1 / 8] * 7),
-        ("rloo@skyrl", [1.0] + [-1 / 7] * 7),
-        ("dapo@areal", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),
-        ("grpo@areal", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),  # whitened: squares average to 1
-        ("dr_grpo@trl", QUOTIENTS),
-        ("dr_grpo@verl", [7 / 8] + [-1 / 8] * 7),
-        ("dr_grpo@openrlhf", [7 / 8] + [-1 / 8] * 7),
-        ("rloo@trl", [1.0] + [-1 / 7] * 7),
-        ("rloo@verl", [1.0] + [-1 / 7] * 7),
-        ("rloo@openrlhf", [1.0] + [-1 / 7] * 7),
-        ("cispo@verl", QUOTIENTS),
-        ("gspo@verl", QUOTIENTS),
-        ("dro@verl", QUOTIENTS),
-        ("fipo@ms-swift", QUOTIENTS),
-        ("chord@trinity-rft", QUOTIENTS),
-        ("m2po@areal", QUOTIENTS),
-        ("topr@roll", [1 / 2] + [-1 / 2] * 7),
-        ("topr@trinity-rft", [1.0] + [0.0] * 7),
-        ("dapo@trl", QUOTIENTS),
-        ("reinforce_pp@verl", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),
-        ("reinforce_pp_baseline@openrlhf", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),
-    ],
+    ("name", "right", "wrong"),
+    [(name, *advantage) for advantage, names in ADVANTAGES.items() for name in names.split()],
 )
 def test_advantages_of_one_correct_completion_in_eight(
-    name: str, expected: list[float], runs: dict[str, RunConfig]
+    name: str, right: float, wrong: float, runs: dict[str, RunConfig]
 ) -> None:
     # 3e-4: TRL adds 1e-4 to a deviation of 0.354, the others less
-    assert advantages(runs[name]) == pytest.approx(expected, rel=3e-4)
+    assert advantages(runs[name]) == pytest.approx([right, *[wrong] * 7], rel=3e-4)
 
 
-# What verl 0.9.1 does and our settings cannot say
-
-
-def verl(name: str) -> Dialect:
-    return DIALECTS[f"{name}@verl"]
-
-
-def gaps(name: str) -> str:
-    return " ".join(gap.what for gap in verl(name).gaps)
-
-
-def test_dapo_of_verl_bounds_ratios_at_ten_as_its_script_does(tmp_path: Path) -> None:
-    algorithm = config(tmp_path, "dapo@verl").algorithm
-    batch = rollouts([[1, 1, 1]], [[1.0, 0.0, 0.0]])
-    logp = torch.tensor([[0.0], [math.log(8.0)], [math.log(12.0)]])
-    signal = algorithm.compute_signal(batch, Fixed())
-    terms = algorithm.loss(batch, signal, {"policy": reading(logp)}).terms
-    # both wrong completions have the same negative advantage: ratio 8 counts whole, 12 as 10
-    factors = terms[1:, 0] / -signal.advantage[1:, 0]
-    assert factors.tolist() == pytest.approx([8.0, 10.0], rel=1e-5)  # float32
+# The distillation of verl 0.9.1
 
 
 def clipped_loss_of_verl(
@@ -248,16 +210,6 @@ def test_whitening_follows_the_group_and_the_kl() -> None:
         rtol=1e-5,
         atol=1e-6,
     )
-
-
-def test_weights_of_cispo_stay_between_floor_and_cap() -> None:
-    batch = rollouts([[3, 3]], [[1.0, 0.0]])
-    logp = torch.tensor([[0.0, 1.0, -1.0], [0.0, 1.0, -1.0]], requires_grad=True)
-    algorithm = CISPO(scale="none", ratio_floor=0.8, ratio_cap=1.2)
-    signal = algorithm.compute_signal(batch, Fixed())
-    algorithm.loss(batch, signal, {"policy": reading(logp)}).terms.sum().backward()
-    assert logp.grad is not None
-    torch.testing.assert_close(logp.grad, torch.tensor([[-0.5, -0.6, -0.4], [0.5, 0.6, 0.4]]))
 
 
 # Recipes

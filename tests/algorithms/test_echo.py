@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.slopes import objective
 from helpers.toys import (
     Fixed,
     Letters,
@@ -24,7 +25,6 @@ from helpers.whole_runs import configure, run
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.echo import ECHO
-from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.sample.rollouts import environment_replies
 from grpobench.runs.settings.config import EvaluateConfig, TrainConfig
@@ -49,11 +49,6 @@ def episodes(**settings: object) -> Batch:
 def probabilities(batch: Batch, seed: int) -> torch.Tensor:
     drawn = torch.randn(batch.completion.shape, generator=torch.Generator().manual_seed(seed))
     return -drawn.abs() * (batch.completion != 0)
-
-
-def loss_of(algorithm: GRPO | ECHO, batch: Batch, logp: torch.Tensor) -> torch.Tensor:
-    loss = algorithm.loss(batch, algorithm.compute_signal(batch, Fixed()), {"policy": reading(logp)})
-    return (loss.terms * algorithm.loss_weights(batch)).sum()
 
 
 def prime_rl(batch: Batch, logp: torch.Tensor, advantage: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -87,7 +82,7 @@ def test_value_and_gradient_equal_prime_rl(alpha: float) -> None:
     algorithm = ECHO(reply_weight=alpha, averaging="token_mean", scale="none")
     advantage = algorithm.compute_signal(batch, Fixed()).advantage
     leaf, other = logp.clone().requires_grad_(), logp.clone().requires_grad_()
-    ours, theirs = loss_of(algorithm, batch, leaf), prime_rl(batch, other, advantage, alpha)
+    ours, theirs = objective(algorithm, batch, leaf), prime_rl(batch, other, advantage, alpha)
     close(ours.detach(), theirs.detach(), **FLOAT64)
     (gradient,), (expected,) = torch.autograd.grad(ours, leaf), torch.autograd.grad(theirs, other)
     close(gradient, expected, **FLOAT64)
@@ -98,7 +93,7 @@ def test_value_and_gradient_equal_prime_rl(alpha: float) -> None:
 def test_the_term_of_replies_equals_the_authors_with_a_mean_over_sequences() -> None:
     batch = episodes()
     logp = probabilities(batch, 2).requires_grad_()
-    added = loss_of(ECHO(), batch, logp) - loss_of(ECHO(reply_weight=0.0), batch, logp)
+    added = objective(ECHO(), batch, logp) - objective(ECHO(reply_weight=0.0), batch, logp)
     theirs = authors(batch, logp, 0.05)
     # They add 0.001 to counts of one to three tokens.
     close(added.detach(), theirs.detach(), rtol=1e-3, atol=0.0)
@@ -110,7 +105,7 @@ def test_gradient_of_replies_by_hand() -> None:
     """λ = 0.5, five episodes: a reply of two tokens has −0.5/(5·2) for each, in a failed group too."""
     batch = episodes()
     leaf = probabilities(batch, 3).requires_grad_()
-    (gradient,) = torch.autograd.grad(loss_of(ECHO(reply_weight=0.5), batch, leaf), leaf)
+    (gradient,) = torch.autograd.grad(objective(ECHO(reply_weight=0.5), batch, leaf), leaf)
     close(gradient[0, 2:4], [-0.05, -0.05])
     close(gradient[3, [1, 4, 5]], [-1 / 30] * 3)
     assert not gradient[3:][batch.completion_mask[3:]].any()  # equal rewards
@@ -122,24 +117,13 @@ def test_gradient_of_replies_by_hand() -> None:
 
 
 @double
-def test_without_replies_or_weight_it_is_grpo_bit_for_bit() -> None:
-    batch = episodes()
-    logp = probabilities(batch, 4)
-    alone = dataclasses.replace(batch, replies=None)
-    expected = loss_of(GRPO(), alone, logp)
-    assert torch.equal(loss_of(ECHO(), alone, logp), expected)
-    assert torch.equal(loss_of(ECHO(reply_weight=0.0), alone, logp), expected)
-    assert not ECHO(reply_weight=0.0).learns_replies and ECHO().learns_replies
-
-
-@double
 def test_a_bonus_for_entropy_leaves_replies_alone() -> None:
     batch = episodes()
     logp = probabilities(batch, 5)
     bonus = Modifiers(entropy_bonus=0.3)
     now = {"policy": dataclasses.replace(reading(logp), entropy=torch.ones_like(logp))}
     with_bonus, without = bonus.around(ECHO()), ECHO()
-    assert with_bonus.learns_replies
+    assert with_bonus.learns_replies and not ECHO(reply_weight=0.0).learns_replies
     signal = without.compute_signal(batch, Fixed())
     added = with_bonus.loss(batch, signal, now).terms - without.loss(batch, signal, now).terms
     close(added, -0.3 * batch.completion_mask)
@@ -166,7 +150,7 @@ def test_a_model_gives_replies_the_log_probabilities_and_gradients_of_transforme
     close(outputs, (plain * inside).detach(), rtol=1e-9, atol=1e-10)  # attention sums in another order
     silent = models.forward("policy", dataclasses.replace(batch, replies=None)).logp
     close(silent, (plain * batch.completion_mask).detach(), rtol=1e-9, atol=1e-10)
-    loss_of(algorithm, batch, plain).backward()
+    objective(algorithm, batch, plain).backward()
     expected = {f"policy/{name}": p.grad for name, p in language.named_parameters() if p.grad is not None}
     gradient, metrics = backward(algorithm, models, batch)
     compared = {name: value for name, value in gradient.items() if name in expected}
@@ -198,8 +182,3 @@ def test_a_run_learns_to_predict_its_environment(policy: str, tmp_path: Path) ->
     measured = [row["policy/reply_nll"] for row in rows]
     assert len(measured) == 4 and measured == sorted(measured, reverse=True)
     assert measured[-1] < measured[0] - 0.5
-
-
-def test_a_negative_weight_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="reply_weight"):
-        ECHO(reply_weight=-0.1)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.slopes import slope
 from helpers.toys import Fixed, characters, close, rollouts
-from helpers.whole_runs import after, configure, run, same, transcript
+from helpers.whole_runs import configure, resumed, run, transcript
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -24,7 +24,6 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.weight_noise import NoisyWeights
 from grpobench.runs.settings.config import EvaluateConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.progress import Preempted
 
 double = pytest.mark.usefixtures("double")
 
@@ -174,11 +173,7 @@ def sized(steps: int, prompts: int = 4, members: int = 4, rate: float = 1e-2) ->
 def test_a_run_goes_on_as_if_never_stopped_and_costs_no_backward_pass(policy: str, tmp_path: Path) -> None:
     config = configure(policy, ES(sigma=0.02), train=sized(3), evaluate=STILL)
     assert not incompatible(config)
-    uninterrupted = run(config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
-    run(config, tmp_path / "parts")
-    assert same(tmp_path / "whole", tmp_path / "parts")
+    uninterrupted, _ = resumed(config, tmp_path, 2)
     rows = run(dataclasses.replace(config, algorithm=GRPO()), tmp_path / "grpo")
     first_prompts = [
         [(group["prompt"], len(group["completions"])) for group in transcript(tmp_path / folder, 1)]
@@ -231,9 +226,3 @@ def test_what_needs_other_weights_is_refused(
     changed = dataclasses.replace(getattr(config, section), **changes)
     (message,) = incompatible(dataclasses.replace(config, **{section: changed}))
     assert words in message
-
-
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
-def test_noise_without_a_size_is_refused_by_name(sigma: float) -> None:
-    with pytest.raises(ValueError, match="sigma"):
-        ES(sigma=sigma)

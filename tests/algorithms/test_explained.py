@@ -57,17 +57,6 @@ def test_what_the_group_explains_is_the_closed_form_of_leaving_one_out(
     assert metrics["critic/outcome_explained"] == pytest.approx(0.0, abs=1e-5)  # a constant explains nothing
 
 
-def test_a_group_that_tells_nothing_explains_less_than_nothing() -> None:
-    """In groups of n with independent outcomes the expected share is −1/(n − 1): −1/7 for eight."""
-    draw = torch.Generator().manual_seed(0)
-    outcomes = (torch.rand(2000, 8, generator=draw) < 0.4).float().tolist()
-    batch = rollouts([[1] * 8] * 2000, outcomes)
-    value = torch.zeros(16000, 1)
-    metrics = PPO().observe(batch, PPO().compute_signal(batch, Fixed(critic=reading(value, value))))
-    # the share between groups has a standard deviation near √(2/16000)·(8/7) ≈ .013; four of them
-    assert metrics["critic/group_explained"] == pytest.approx(-1 / 7, abs=0.05)
-
-
 def test_where_rewards_are_all_equal_returns_vary_with_the_critics_own_values_alone() -> None:
     """Two tokens, γ = 1: R_1 = λr + (1 − λ)V_2 and R_2 = r. With V_2 = ±1, r = 0 and λ = ½, R_1 = ±½ and
     R_2 = 0 have the variance ⅛. With V_1 = 0 the errors ±½ and ∓1 have ⅝, five times as much: 1 − 5."""

@@ -7,7 +7,8 @@ import math
 
 import pytest
 import torch
-from helpers.toys import Fixed, reading, rollouts
+from helpers.slopes import objective
+from helpers.toys import reading, rollouts
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.flowrl import FlowRL
@@ -18,9 +19,8 @@ DOUBLE = {"rtol": 1e-12, "atol": 1e-14}
 def total(
     algorithm: FlowRL, batch: Batch, reference: torch.Tensor, logp: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor:
-    signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference)))
-    now = {"policy": reading(logp), "value_head": reading(logp[:, :0], value)}
-    return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
+    outputs = {"reference": reading(reference), "value_head": reading(logp[:, :0], value)}
+    return objective(algorithm, batch, logp, **outputs)
 
 
 def test_loss_by_hand() -> None:
@@ -118,12 +118,3 @@ def test_an_empty_response_has_no_term_but_its_reward_counts() -> None:
     loss.backward()
     assert loss.item() == pytest.approx(0.5, rel=1e-5)  # δ = −1 of the first of two
     assert value.grad is not None and value.grad[1].item() == 0
-
-
-def test_roles_and_settings() -> None:
-    assert FlowRL().trained_roles == ("policy", "value_head")
-    assert FlowRL().reference_roles == ("reference",)
-    with pytest.raises(ValueError, match="ratio_cap"):
-        FlowRL(ratio_cap=0.5)
-    with pytest.raises(ValueError, match="reward_scale"):
-        FlowRL(reward_scale=-1.0)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from helpers.slopes import moved, objective, slope, surrounded
 from helpers.toys import Fixed, close, reading, rollouts
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Algorithm, Batch
+from grpobench.algorithms.algorithm import Batch, ModelOutput
 from grpobench.algorithms.dpo import DPO, pair_up
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
@@ -23,44 +25,13 @@ from grpobench.algorithms.ppo import PPO, CriticTargets
 pytestmark = pytest.mark.usefixtures("double")
 
 
-def example(seed: int = 0) -> Batch:
-    """Two groups with lengths 3, 1, 5 and 2, 4; random old log-probabilities."""
-    batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]], seed=seed)
-    return dataclasses.replace(batch, old_logp=-noise(batch, seed + 1).abs() * batch.completion_mask)
-
-
-def noise(batch: Batch, seed: int) -> torch.Tensor:
-    return torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(seed))
-
-
-def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, *value: torch.Tensor) -> Any:
-    """The weighted loss of a batch, with a reference and a critic of zeros unless given."""
-    zero = torch.zeros_like(logp)
-    zero_output = reading(zero, value[0] if value else zero)
-    models = Fixed(reference=reading(zero), critic=zero_output, value_head=zero_output)
-    with torch.no_grad():
-        signal = algorithm.compute_signal(batch, models)
-    now = {"policy": reading(logp), "critic": zero_output, "value_head": zero_output}
-    return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
-
-
-def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> torch.Tensor:
-    """The loss's gradient with respect to log π, (B, T)."""
-    leaf = logp.clone().requires_grad_()
-    return torch.autograd.grad(objective(algorithm, batch, leaf), leaf)[0]
+def zeros(batch: Batch) -> ModelOutput:
+    """A reading of zeros."""
+    nothing = torch.zeros_like(batch.old_logp)
+    return reading(nothing, nothing)
 
 
 # Advantages
-
-
-def test_one_of_eight_correct_gets_the_advantages_of_three_dialects() -> None:
-    reward, group = torch.tensor([1.0] + [0.0] * 7), torch.zeros(8, dtype=torch.long)
-    # mean 1/8, so 7/8 centered; sample variance (49/64 + 7/64)/7 = 1/8, so 0.875/√(1/8) = 2.4749
-    first = [
-        parts.group_advantage(reward, group, baseline, scale, 1, 1e-6)[0].item()
-        for baseline, scale in (("mean", "group"), ("mean", "none"), ("leave_one_out", "none"))
-    ]
-    assert first == pytest.approx([2.474, 0.875, 1.000], abs=1e-3)
 
 
 def test_sum_of_group_advantages_is_zero_and_scale_is_the_named_deviation() -> None:
@@ -100,45 +71,22 @@ def test_median_of_an_even_group_is_the_mean_of_the_middle_two() -> None:
     close(parts.group_baseline(reward, group, "median"), [2.0, 2.0, 2.0, 2.0, 5.0])
 
 
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=9))
-def test_leave_one_out_times_g_minus_one_over_g_is_the_centered_reward(rewards: list[float]) -> None:
-    reward, group = torch.tensor(rewards), torch.zeros(len(rewards), dtype=torch.long)
-    others = reward - parts.group_baseline(reward, group, "leave_one_out")
-    size = len(rewards)
-    close(others * (size - 1) / size, reward - reward.mean(), rtol=1e-9, atol=1e-12)
-
-
 COMPARING: tuple[parts.Baseline, ...] = ("mean", "median", "leave_one_out")
 """Baselines that compare a reward with others; without one, equal rewards are advantages."""
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.floats(-1e6, 1e6)), min_size=1, max_size=12),
-    st.sampled_from(COMPARING),
-    st.sampled_from(parts.Scale.__args__),
     st.integers(0, 1),
 )
-def test_group_of_equal_rewards_gets_exactly_zero(
-    rows: list[tuple[int, float]], baseline: parts.Baseline, scale: parts.Scale, ddof: int
-) -> None:
+@example([(0, 0.1), (0, 0.1), (0, 0.1), (1, 5.0)], 1)  # 0.1 + 0.1 + 0.1 is not 0.3
+def test_group_of_equal_rewards_gets_exactly_zero(rows: list[tuple[int, float]], ddof: int) -> None:
     group, reward = torch.tensor([g for g, _ in rows]), torch.tensor([r for _, r in rows])
-    advantage = parts.group_advantage(reward, group, baseline, scale, ddof, 1e-6)
-    assert advantage.isfinite().all()
-    for number in group.unique():
-        mine = reward[group == number]
-        if (mine == mine[0]).all():
-            assert (advantage[group == number] == 0).all()
-
-
-@pytest.mark.parametrize("baseline", COMPARING)
-@pytest.mark.parametrize("scale", parts.Scale.__args__)
-def test_equal_rewards_whose_mean_is_rounded_still_get_exactly_zero(
-    baseline: parts.Baseline, scale: parts.Scale
-) -> None:
-    """0.1 + 0.1 + 0.1 is 0.30000000000000004, a third of which is not 0.1."""
-    reward, group = torch.tensor([0.1, 0.1, 0.1, 5.0]), torch.tensor([0, 0, 0, 1])
-    assert (parts.group_mean(reward, group) != reward)[:3].all()
-    assert parts.group_advantage(reward, group, baseline, scale, 1, 1e-6).tolist() == [0, 0, 0, 0]
+    equal = parts.group_equal(reward, group)
+    assert equal.tolist() == [len({r for g, r in rows if g == number}) == 1 for number, _ in rows]
+    for baseline, scale in itertools.product(COMPARING, parts.Scale.__args__):
+        advantage = parts.group_advantage(reward, group, baseline, scale, ddof, 1e-6)
+        assert advantage.isfinite().all() and not advantage[equal].any()
 
 
 @given(st.lists(st.integers(-3, 5), max_size=12), st.sampled_from([torch.float32, torch.float64]))
@@ -159,37 +107,9 @@ def test_groups_are_numbered_as_by_unique(numbers: list[int], dtype: torch.dtype
 # Equalities between algorithms
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [GRPO(), GSPO(level="token"), GSPO(), GRPO(beta=0.5, kl_placement="reward")],
-    ids=["grpo", "gspo-token", "gspo", "kl in reward"],
-)
-def test_at_ratio_one_the_gradient_is_that_of_reinforce(algorithm: Algorithm[Any]) -> None:
-    batch = example()
-    with torch.no_grad():
-        models = Fixed(reference=reading(torch.zeros_like(batch.old_logp)))
-        advantage = algorithm.compute_signal(batch, models).advantage
-    length = batch.completion_mask.sum(-1, keepdim=True)
-    close(slope(algorithm, batch, batch.old_logp), -advantage / length / len(batch))
-
-
-def test_gspo_of_token_level_equals_that_of_sequence_level() -> None:
-    batch = example()
-    logp = batch.old_logp + 0.3 * noise(batch, 5) * batch.completion_mask
-    sequence_level, token_level = (
-        GSPO(level=level, clip_low=0.05, clip_high=0.05) for level in ("sequence", "token")
-    )
-    close(objective(sequence_level, batch, logp), objective(token_level, batch, logp))
-    gradient = slope(sequence_level, batch, logp)
-    close(gradient, slope(token_level, batch, logp))
-    rows = gradient.abs().sum(-1)
-    assert (rows == 0).any() and (rows > 0).any(), "some responses must be clipped and some not"
-
-
 def test_gspo_equals_grpo_on_responses_of_one_token() -> None:
     batch = rollouts([[1, 1, 1], [1, 1]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
-    batch = dataclasses.replace(batch, old_logp=-noise(batch, 1).abs())
-    logp = batch.old_logp + 0.3 * noise(batch, 2)
+    batch, logp = surrounded(batch)
     for level in ("sequence", "token"):
         gspo, grpo = (cls(clip_low=0.1, clip_high=0.15, beta=0.1) for cls in (GSPO, GRPO))
         gspo = dataclasses.replace(gspo, level=level)
@@ -213,10 +133,11 @@ def test_gspo_ratio_is_the_geometric_mean_of_token_ratios() -> None:
 
 
 def test_ppo_without_discount_and_critic_is_reinforce_with_the_return() -> None:
-    batch = example()
+    batch, _ = moved()
     ppo = PPO(trace=1.0, discount=1.0, whiten=False)
     tokens = batch.completion_mask.sum()
-    close(slope(ppo, batch, batch.old_logp), -batch.reward[:, None] * batch.completion_mask / tokens)
+    gradient = slope(ppo, batch, batch.old_logp, critic=zeros(batch))
+    close(gradient, -batch.reward[:, None] * batch.completion_mask / tokens)
 
 
 def test_ppo_with_kl_in_the_reward_is_reinforce_with_the_return_to_go() -> None:
@@ -224,7 +145,8 @@ def test_ppo_with_kl_in_the_reward_is_reinforce_with_the_return_to_go() -> None:
     batch = dataclasses.replace(batch, old_logp=torch.tensor([[-1.0, -2.0, -3.0]]))
     ppo = PPO(trace=1.0, whiten=False, beta=0.1)  # reference log-probabilities are 0: k1 = −1, −2, −3
     # rewards .1, .2, 1.3; returns to go 1.6, 1.5, 1.3
-    close(slope(ppo, batch, batch.old_logp), [[-1.6 / 3, -1.5 / 3, -1.3 / 3]])
+    gradient = slope(ppo, batch, batch.old_logp, critic=zeros(batch), reference=zeros(batch))
+    close(gradient, [[-1.6 / 3, -1.5 / 3, -1.3 / 3]])
 
 
 def test_clipped_objective_by_hand() -> None:
@@ -297,8 +219,7 @@ def test_truncated_completion_is_not_bootstrapped_past_its_end() -> None:
 
 
 def test_returns_do_not_depend_on_whitening() -> None:
-    batch = example()
-    value = noise(batch, 3)
+    batch, value = moved()
     plain, white = (
         PPO(whiten=w).compute_signal(batch, Fixed(critic=reading(value, value))) for w in (False, True)
     )
@@ -459,26 +380,25 @@ def test_dpo_and_nll_by_hand() -> None:
 def enumerated(logits: torch.Tensor, estimator: parts.Estimator) -> torch.Tensor:
     """E_π[∇ estimate] of a policy over five one-token sequences, through the loss of GRPO: every sequence is
     one row, weighed with its probability, and rewards are equal so that only the penalty is left."""
-    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
     leaf = logits.clone().requires_grad_()
     logp = leaf.log_softmax(-1)
     batch = rollouts([[1] * 5], [[1.0] * 5])
     batch = dataclasses.replace(batch, old_logp=logp.detach()[:, None])
     algorithm = GRPO(beta=1.0, kl_estimator=estimator)
-    signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference[:, None])))
+    signal = algorithm.compute_signal(batch, Fixed(reference=reading(REFERENCE[:, None])))
     terms = algorithm.loss(batch, signal, {"policy": reading(logp[:, None])}).terms
     weights = logp.detach().exp()[:, None]  # the expectation over samples, not differentiated
     return torch.autograd.grad((terms * weights).sum(), leaf)[0]
 
 
 LOGITS = torch.tensor([0.5, -0.2, 1.0, 0.1, -1.5], dtype=torch.float64)
+REFERENCE = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5], dtype=torch.float64).log_softmax(-1)
 
 
 def true_gradient() -> torch.Tensor:
-    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
     leaf = LOGITS.clone().requires_grad_()
     logp = leaf.log_softmax(-1)
-    return torch.autograd.grad((logp.exp() * (logp - reference)).sum(), leaf)[0]
+    return torch.autograd.grad((logp.exp() * (logp - REFERENCE)).sum(), leaf)[0]
 
 
 def test_expected_gradient_of_k1_in_the_loss_is_zero() -> None:
@@ -494,17 +414,15 @@ def test_expected_gradients_of_k2_and_unbiased_k3_are_that_of_the_kl() -> None:
 def test_expected_gradient_of_k3_is_that_of_the_reverse_divergence() -> None:
     gradient = enumerated(LOGITS, "k3")
     assert (gradient - true_gradient()).abs().max() > 0.02
-    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
-    close(gradient, LOGITS.softmax(-1) - reference.exp())  # ∇ KL(π_ref ‖ π), softmax's classic π − π_ref
+    close(gradient, LOGITS.softmax(-1) - REFERENCE.exp())  # ∇ KL(π_ref ‖ π), softmax's classic π − π_ref
 
 
 def test_kl_estimates_are_unbiased_as_numbers() -> None:
-    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
     logp = LOGITS.log_softmax(-1)
-    kl = (logp.exp() * (logp - reference)).sum()
+    kl = (logp.exp() * (logp - REFERENCE)).sum()
     ones = torch.ones(5)
     for kind in ("k1", "k3"):
-        close((logp.exp() * parts.kl_estimate(logp, reference, kind, ones)).sum(), kl)
+        close((logp.exp() * parts.kl_estimate(logp, REFERENCE, kind, ones)).sum(), kl)
     # x = ½: k1 = ln 2, k2 = ½ ln² 2, k3 = ln 2 − ½
     point = [
         parts.kl_estimate(torch.zeros(1), torch.tensor([0.5]).log(), kind, 3 * torch.ones(1)).item()
@@ -515,12 +433,11 @@ def test_kl_estimates_are_unbiased_as_numbers() -> None:
 
 
 def test_kl_in_the_reward_has_the_true_expected_gradient() -> None:
-    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
     leaf = LOGITS.clone().requires_grad_()
     logp = leaf.log_softmax(-1)
     batch = rollouts([[1] * 5], [[0.0] * 5])
     batch = dataclasses.replace(batch, old_logp=logp.detach()[:, None])
-    reward = parts.kl_penalized_reward(batch, reference[:, None], 1.0)
+    reward = parts.kl_penalized_reward(batch, REFERENCE[:, None], 1.0)
     surrogate = (logp.detach().exp() * reward * logp).sum()
     close(-torch.autograd.grad(surrogate, leaf)[0], true_gradient())
 
@@ -562,9 +479,8 @@ def test_every_problem_counts_the_same_in_the_mean_over_prompts() -> None:
 
 def test_the_mean_over_prompts_is_the_mean_of_each_prompts_own_gradient() -> None:
     """ScaleRL's expectation over prompts of Σ_i Σ_t …/Σ|o_i|, each prompt in a batch of its own."""
-    batch = example()
+    batch, logp = moved()
     algorithm = GRPO(averaging="prompt_mean")
-    logp = batch.old_logp + 0.3 * noise(batch, 9)
     alone = []
     for number in (0, 1):
         rows = (batch.group == number).nonzero().squeeze(-1)

@@ -8,13 +8,12 @@ from collections import defaultdict
 
 import pytest
 import torch
+from helpers.slopes import objective
 from helpers.toys import Fixed, close, reading, rollouts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.iw_opd import IWOPD
-from grpobench.algorithms.opd import OPD
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -25,12 +24,6 @@ FLOAT64 = {"rtol": 1e-12, "atol": 1e-14}
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def loss_of(algorithm: OPD, batch: Batch, teacher: torch.Tensor, logp: torch.Tensor) -> torch.Tensor:
-    signal = algorithm.compute_signal(batch, Fixed(teacher=reading(teacher)))
-    loss = algorithm.loss(batch, signal, {"policy": reading(logp)})
-    return (loss.terms * algorithm.loss_weights(batch)).sum()
 
 
 @pytest.mark.parametrize("prefix_weight", [0.0, 0.5, 3.0])
@@ -61,7 +54,7 @@ def test_value_and_gradient_equal_trl(prefix_weight: float, temperature: float) 
     signal = algorithm.compute_signal(batch, Fixed(teacher=reading(teacher)))
     weights = algorithm.loss_weights(batch)
     close(-(signal.advantage * logp * weights).sum().detach(), theirs.detach(), **FLOAT64)
-    ours = loss_of(algorithm, batch, teacher, logp)
+    ours = objective(algorithm, batch, logp, teacher=reading(teacher))
     (gradient,) = torch.autograd.grad(ours, logits)
     close(gradient, expected, **FLOAT64)
     assert gradient.abs().max() > 1e-3
@@ -79,14 +72,6 @@ def test_weights_by_hand_skip_what_the_policy_did_not_write() -> None:
     close(advantage, [[weights[0], 0, 0, -2 * weights[3], weights[4]]])
 
 
-def test_without_weight_it_is_opd_bit_for_bit() -> None:
-    batch = dataclasses.replace(rollouts([[4, 2, 6], [5, 1, 3]]), old_logp=drawn(6, 6, seed=3))
-    teacher, logp = drawn(6, 6, seed=4), drawn(6, 6, seed=5)
-    plain = {"discount": 0.5, "bound": 0.7, "task_weight": 0.3}
-    ours = loss_of(IWOPD(prefix_weight=0.0, **plain), batch, teacher, logp)
-    assert torch.equal(ours, loss_of(OPD(**plain), batch, teacher, logp))
-
-
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=8), st.floats(0, 5))
 def test_weights_fall_from_first_to_last_token_within_their_range(
     gains: list[float], prefix_weight: float
@@ -95,8 +80,3 @@ def test_weights_fall_from_first_to_last_token_within_their_range(
     assert weights[0] == 1 + prefix_weight
     # A rounding step of sums of up to 240 nats, times the weight.
     assert (weights.diff() <= 1e-12).all() and (weights >= 1 - 1e-12).all()
-
-
-def test_a_negative_weight_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="prefix_weight"):
-        IWOPD(prefix_weight=-0.1)

@@ -26,7 +26,6 @@ from helpers.toys import (
 from grpobench.algorithms.algorithm import Algorithm, ModelOutput, Role
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.curriculum import Shuffled
-from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled, exclude_rows, overlong
@@ -77,6 +76,10 @@ def test_overlong_punishment_falls_linearly_over_the_buffer() -> None:
     """L = 20, c = 4: nothing up to 16 tokens, then a quarter for each, −1 at the limit."""
     length = torch.tensor([1, 16, 17, 18, 20])
     assert overlong(length, 20, 4).tolist() == [0.0, 0.0, -0.25, -0.5, -1.0]
+    batch = rollouts([[6, 7, 8]], [[1.0, 1.0, 1.0]], limit=8)
+    algorithm = Modifiers(overlong_buffer=2).around(GRPO())
+    row = algorithm.observe(batch, algorithm.compute_signal(batch, Fixed()))
+    assert row["modify/overlong"] == pytest.approx(-(0 + 0.5 + 1) / 3)
 
 
 def test_truncated_completions_are_left_out_but_count_in_their_group() -> None:
@@ -252,35 +255,3 @@ def test_the_greedy_answer_is_no_row_but_the_baseline_of_its_group() -> None:
     signal = ReMax().compute_signal(batch, RoleModels.__new__(RoleModels))
     assert signal.row_group.tolist() == [0, 1, -1, -1]
     assert signal.advantage[:2, 0].tolist() == [0.5, -0.5]
-
-
-def test_a_modified_algorithm_keeps_what_it_is() -> None:
-    plain = DPO()
-    modified = Modifiers(schedule="ads", dynamic_sampling=1).around(plain)
-    assert Modifiers(entropy_bonus=0.1).around(plain).differentiates_entropy
-    assert modified.studies and not plain.studies
-    for name in (
-        "trained_roles",
-        "reference_roles",
-        "scores",
-        "greedy_baseline",
-        "locates_answers",
-        "differentiates_entropy",
-    ):
-        assert getattr(modified, name) == getattr(plain, name)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"off_policy_mask": math.inf},
-        {"entropy_bonus": -0.1},
-        {"overlong_penalty": math.inf},
-        {"reference_mix": 0.0},
-        {"ads_band": 0.6},
-        {"ads_clusters": 0},
-    ],
-)
-def test_settings_out_of_range_are_refused_by_name(settings: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        dataclasses.replace(Modifiers(), **settings)

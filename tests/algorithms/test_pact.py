@@ -196,21 +196,3 @@ def test_a_warm_up_updates_the_critic_alone(policy: str) -> None:
     assert PPO().phases(1) == (("policy", "critic"),)
     _, _, updates = stepped(policy, PACT(critic_warmup=1))
     assert updates == [("critic",)] * 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({"critic": "shared"}, "critic"),
-        ({"discount": 0.9}, "discount"),
-        ({"value_clip": 0.2}, "value_clip"),
-        ({"turn_rewards": 1.0}, "turn_rewards"),
-        ({"beta": 0.1, "kl_placement": "reward"}, "kl_placement"),
-        ({"dual_clip": 10.0}, "dual_clip"),
-        ({"accept_low": 1.5}, "accept_low"),
-        ({"min_reward": 1.0}, "max_reward"),
-    ],
-)
-def test_settings_that_do_not_fit_are_named(settings: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        PACT(**settings)

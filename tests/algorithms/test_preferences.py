@@ -248,13 +248,10 @@ def test_a_reference_point_above_0_depends_on_neither_rows_nor_numbers_nor_paddi
         close(point, torch.full_like(point, max(points)))
 
 
-def test_labels_train_without_pairs_and_settings_are_checked() -> None:
+def test_labels_train_without_pairs() -> None:
     batch = rollouts([[2], [3]], [[1.0], [1.0]])
     _, slope, _, _ = both(KTO(), batch)
     assert (slope[batch.completion_mask] < 0).all()  # both are made likelier
-    for setting, value in (("beta", 0.0), ("desirable_weight", -1.0), ("threshold", math.nan)):
-        with pytest.raises(ValueError, match=setting):
-            KTO(**{setting: value})
 
 
 # SimPO
@@ -272,8 +269,6 @@ def test_simpo_by_hand() -> None:
     total = (loss.terms * algorithm.loss_weights(batch)).sum()
     close(total, (math.log1p(math.exp(-3.0)) + math.log1p(math.exp(1.0))) / 2)
     close(loss.metrics["preference/margin"], [4.0, 4.0, 0.0, 0.0])
-    with pytest.raises(ValueError, match="gamma"):
-        SimPO(gamma=-1.0)
 
 
 def means(batch: Batch, logp: torch.Tensor) -> torch.Tensor:
@@ -405,28 +400,6 @@ def test_win_probabilities_and_loss_equal_the_authors() -> None:
     theirs = (error[0] + error[1]) / 2
     torch.testing.assert_close(ours, theirs, **EQUAL)
     torch.testing.assert_close(slope, gradient(theirs, logp), **EQUAL)
-
-
-def test_hard_sppo_is_half_of_trls_formula() -> None:
-    """trl 1.16.0, trl/trainer/dpo_trainer.py, loss_type = "sppo_hard", restated; TRL itself is called in
-    test_against_trl.py."""
-    batch = paired()
-    ours, slope, logp, reference = both(SPPO(beta=0.1, win="hard", opponents="pair"), batch)
-    gain = ((logp - reference) * batch.completion_mask).sum(-1)
-    theirs = ((gain[CHOSEN] - 5) ** 2 + (gain[REJECTED] + 5) ** 2).mean()
-    torch.testing.assert_close(2 * ours, theirs, **EQUAL)
-    torch.testing.assert_close(2 * slope, gradient(theirs, logp), **EQUAL)
-
-
-def test_sppo_on_the_reference_is_a_policy_gradient_with_win_probabilities() -> None:
-    batch = rollouts([[2, 2], [3, 1]], [[1.0, 0.0], [0.0, 1.0]])
-    reference = -torch.ones(batch.completion_mask.shape)
-    logp = reference.clone().requires_grad_()
-    algorithm = SPPO(win="hard", opponents="pair", beta=0.01)
-    slope = gradient(objective(algorithm, batch, logp, reference), logp)
-    # −η(P − ½) over two pairs: 100·½/2
-    sign = torch.tensor([-1.0, 1.0, 1.0, -1.0])
-    close(slope, 25 * sign[:, None] * batch.completion_mask)
 
 
 def test_sppo_trains_best_and_worst_of_a_group_by_default() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from helpers.slopes import slope
 from helpers.toys import Fixed, Letters, close, reading, rollouts
-from helpers.whole_runs import after, configure, rows, run, timeless
+from helpers.whole_runs import configure, resumed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,6 @@ from grpobench.algorithms.rae import RAE
 from grpobench.runs.sample.rollouts import category_number
 from grpobench.runs.settings.config import EvaluateConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.task import Problem, Split
 
 double = pytest.mark.usefixtures("double")
@@ -189,19 +188,7 @@ def test_a_run_with_one_completion_per_problem_goes_on_as_if_never_stopped(
         policy, RAE(decay=0.5), task=BlackAndWhite(), train=train, evaluate=EvaluateConfig(0, 0, 0, 0)
     )
     assert not incompatible(config)
-    uninterrupted = run(config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
-    (state_file,) = (tmp_path / "parts").glob("checkpoints/step-2/state.json")
-    averages = json.loads(state_file.read_text())["algorithm"]["averages"]
-    run(config, tmp_path / "parts")
-    assert [*map(timeless, rows(tmp_path / "parts"))] == [*map(timeless, uninterrupted)]
+    uninterrupted, state = resumed(config, tmp_path, 2)
     both = {str(category_number(problem)) for problem in BlackAndWhite().problems("train")}
-    assert len(both) == 2 and averages.keys() == both
+    assert len(both) == 2 and state["averages"].keys() == both
     assert uninterrupted[1]["rae/baseline"] == 0 != uninterrupted[-1]["rae/baseline"]
-
-
-@pytest.mark.parametrize("decay", [1.0, -0.1, math.nan])
-def test_a_decay_out_of_range_is_refused_by_name(decay: float) -> None:
-    with pytest.raises(ValueError, match="decay"):
-        RAE(decay=decay)

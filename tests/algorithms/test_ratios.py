@@ -14,25 +14,21 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.slopes import close_loss, metrics, moved, objective, slope
 from helpers.toys import Fixed, close, reading, rollouts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.algorithms import ALGORITHMS, parts
-from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, ModelOutput
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.clip_cov import ClipCov
-from grpobench.algorithms.dapo import DAPO
 from grpobench.algorithms.dppo import DPPO
 from grpobench.algorithms.entropy_mask import EntropyMask
-from grpobench.algorithms.gmpo import GMPO
 from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ipo import IPO
 from grpobench.algorithms.kimi import Kimi
 from grpobench.algorithms.kl_cov import KLCov
-from grpobench.algorithms.luspo import LUSPO
-from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.sapo import SAPO
 from grpobench.algorithms.vapo import VAPO
@@ -54,148 +50,6 @@ def pair(ratios: Sequence[Sequence[float]], old: float = -1.0, **settings: Any) 
     return dataclasses.replace(batch, old_logp=torch.full(batch.completion_mask.shape, old)), logp
 
 
-def models(batch: Batch, entropy: torch.Tensor | None = None, value: torch.Tensor | None = None) -> Fixed:
-    zero = torch.zeros(batch.completion_mask.shape)
-    output = ModelOutput(zero, zero if entropy is None else entropy, zero[:, :0])
-    valued = reading(zero, zero if value is None else value)
-    return Fixed(policy=output, reference=output, critic=valued, value_head=valued)
-
-
-def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **outputs: torch.Tensor) -> Any:
-    """The weighted loss of a batch."""
-    fixed_models = models(batch, **outputs)
-    with torch.no_grad():
-        signal = algorithm.compute_signal(batch, fixed_models)
-    now = {role: fixed_models.forward(role, batch) for role in algorithm.updated_roles(batch.step)}
-    now = {**now, "policy": reading(logp)}
-    return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
-
-
-def slope(
-    algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **outputs: torch.Tensor
-) -> torch.Tensor:
-    """The loss's gradient with respect to log π, (B, T)."""
-    leaf = logp.clone().requires_grad_()
-    return torch.autograd.grad(objective(algorithm, batch, leaf, **outputs), leaf)[0]
-
-
-def shares(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> dict[str, list[Any]]:
-    signal = algorithm.compute_signal(batch, models(batch))
-    loss = algorithm.loss(batch, signal, {"policy": reading(logp)})
-    return {name: values.tolist() for name, values in loss.metrics.items()}
-
-
-def example(seed: int = 0) -> tuple[Batch, torch.Tensor]:
-    """Two groups with lengths 3, 1, 5 and 2, 4; random old log-probabilities, and new ones around them."""
-    batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]], seed=seed)
-    noise = [
-        torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(seed + i))
-        for i in (1, 2)
-    ]
-    old = -noise[0].abs() * batch.completion_mask
-    return dataclasses.replace(batch, old_logp=old), old + 0.3 * noise[1] * batch.completion_mask
-
-
-# On policy
-
-
-ON_POLICY: dict[str, Algorithm[Any]] = {
-    "dapo": DAPO(averaging="sequence_mean"),
-    "cispo": CISPO(averaging="sequence_mean"),
-    "gmpo": GMPO(),
-    "sapo": SAPO(),
-    "luspo": LUSPO(averaging="sequence_mean"),
-    "vespo": VESPO(averaging="sequence_mean"),
-    "clip_cov": ClipCov(averaging="sequence_mean", lowest=99, highest=100),
-    "kl_cov": KLCov(averaging="sequence_mean", fraction=1.0),
-    "entropy_mask": EntropyMask(averaging="sequence_mean", top_fraction=1.0),
-    "dppo-tv": DPPO(averaging="sequence_mean", scale="group"),
-    "dppo-kl": DPPO(averaging="sequence_mean", scale="group", divergence="kl"),
-}
-
-
-@pytest.mark.parametrize("name", ON_POLICY)
-def test_at_ratio_one_the_gradient_is_that_of_reinforce(name: str) -> None:
-    batch, _ = example()
-    algorithm = ON_POLICY[name]
-    advantage = GRPO().compute_signal(batch, models(batch)).advantage
-    length = batch.completion_mask.sum(-1, keepdim=True)
-    close(slope(algorithm, batch, batch.old_logp), -advantage / length / len(batch))
-
-
-def test_kimi_on_policy_is_reinforce_with_centered_completion_reward() -> None:
-    batch, _ = example()
-    centered = batch.reward - parts.group_mean(batch.reward, batch.group)
-    close(slope(Kimi(), batch, batch.old_logp), -centered[:, None] * batch.completion_mask / len(batch))
-
-
-# Equalities and limits off policy
-
-
-def test_dapo_is_grpo_with_its_three_settings() -> None:
-    batch, logp = example()
-    twin = GRPO(clip_high=0.28, averaging="token_mean")
-    close(slope(DAPO(), batch, logp), slope(twin, batch, logp))
-    # 1.25 lies between the two upper ranges: DAPO still trains it, GRPO does not
-    batch, logp = pair([[1.25], [1.0]])
-    assert slope(DAPO(), batch, logp)[0, 0] < 0 == slope(GRPO(), batch, logp)[0, 0]
-
-
-def test_dapo_refills_equal_reward_groups_and_leaves_overlong_to_recipe() -> None:
-    modify = Modifiers(**DAPO.modifiers)
-    assert modify.dynamic_sampling == 9 and modify.overlong_buffer == 0
-    curriculum = modify.around(DAPO()).curriculum([{}] * 4, 2, 0)
-    assert curriculum.attempts == 1 + 9
-    assert curriculum.accept(1, [0, 1], [[1.0, 1.0], [1.0, 0.0]]) == [False, True]
-    # a quarter of the limit as buffer: a completion of 6 of 8 tokens keeps its reward, 7 loses ½, 8 loses 1
-    batch = rollouts([[6, 7, 8]], [[1.0, 1.0, 1.0]], limit=8)
-    row = Modifiers(overlong_buffer=2).around(DAPO()).observe(batch, None)
-    assert row["modify/overlong"] == pytest.approx(-(0 + 0.5 + 1) / 3)
-
-
-def test_luspo_is_gspo_with_every_response_weighed_by_its_length() -> None:
-    batch, logp = example()
-    ranges = {"clip_low": 0.05, "clip_high": 0.08}
-    length = batch.completion_mask.sum(-1, keepdim=True)
-    gspo = slope(GSPO(**ranges), batch, logp)
-    assert (gspo.abs().sum(-1) == 0).any(), "some responses must be clipped"
-    close(slope(LUSPO(**ranges), batch, logp), length * gspo)
-
-
-def test_gmpo_without_clip_is_gspo_without_clip() -> None:
-    batch, logp = example()
-    gmpo, gspo = GMPO(clip_low=50.0, clip_high=50.0), GSPO(clip_low=1.0, clip_high=1e9)
-    close(objective(gmpo, batch, logp), objective(gspo, batch, logp))
-    close(slope(gmpo, batch, logp), slope(gspo, batch, logp))
-
-
-def test_cispo_without_cap_has_the_gradient_of_the_plain_ratio() -> None:
-    batch, logp = example()
-    free = GRPO(clip_low=1.0, clip_high=1e9, averaging="token_mean")
-    close(slope(CISPO(ratio_cap=1e9), batch, logp), slope(free, batch, logp))
-    unmasked = DPPO(averaging="token_mean", scale="group", threshold=2.0, ratio_cap=1e9)
-    close(slope(unmasked, batch, logp), slope(free, batch, logp))
-    close(slope(KLCov(coefficient=0.0), batch, logp), slope(free, batch, logp))
-
-
-def test_sapo_goes_to_the_plain_ratio_as_its_temperatures_go_to_zero() -> None:
-    batch, logp = example()
-    free = slope(GRPO(clip_low=1.0, clip_high=1e9), batch, logp)
-    far, near = (
-        (slope(SAPO(temperature_positive=t, temperature_negative=t), batch, logp) - free).abs().max().item()
-        for t in (1e-2, 1e-3)
-    )
-    # 4σ(1 − σ) = 1 − (τ(ρ − 1)/2)² + …: second order, so a tenth of τ leaves a hundredth of the difference
-    assert near == pytest.approx(far / 100, rel=0.01)
-
-
-def test_vespo_without_shape_is_reinforce_whatever_the_ratio() -> None:
-    batch, logp = example()
-    flat = dict.fromkeys(("power_positive", "decay_positive", "power_negative", "decay_negative"), 0.0)
-    advantage = GRPO().compute_signal(batch, models(batch)).advantage
-    close(slope(VESPO(**flat), batch, logp), -advantage / batch.completion_mask.sum())
-
-
 # By hand
 
 
@@ -204,25 +58,12 @@ def test_cispo_keeps_the_gradient_of_a_token_beyond_the_cap() -> None:
     algorithm = CISPO(ratio_cap=4.0, **HALF)
     # weights .5, 4 | 4 times advantages ½ | −½, over three tokens
     close(slope(algorithm, batch, logp), [[-0.25 / 3, -2 / 3], [2 / 3, 0]])
-    assert shares(algorithm, batch, logp)["policy/weight_truncated"] == [[0, 1], [1, 0]]
+    assert metrics(algorithm, batch, logp)["policy/weight_truncated"].tolist() == [[0, 1], [1, 0]]
     # a floor of .8 lifts the weight of the token that fell, and leaves it its gradient
     floored = CISPO(ratio_cap=4.0, ratio_floor=0.8, **HALF)
     close(slope(floored, batch, logp), [[-0.4 / 3, -2 / 3], [2 / 3, 0]])
     # a clip lets go of the first completion's second token
     assert slope(GRPO(**HALF), batch, logp)[0, 1] == 0
-
-
-def test_gmpo_clips_each_log_ratio_on_the_side_advantage_pushes_to() -> None:
-    e = math.exp
-    batch, logp = pair([[e(0.9), e(-0.9)], [e(0.9), e(-0.9)]])
-    algorithm = GMPO(clip_low=0.4, clip_high=0.3, **HALF)
-    # A > 0: log ratios .3 (clipped) and −.9, mean −.3; A < 0: .9 and −.4 (clipped), mean .25
-    close(objective(algorithm, batch, logp), -(0.5 * e(-0.3) - 0.5 * e(0.25)) / 2)
-    # a clipped token has no gradient, the other one half of its response's weight
-    close(slope(algorithm, batch, logp), [[0, -0.5 * e(-0.3) / 4], [0.5 * e(0.25) / 4, 0]])
-    clip_shares = shares(algorithm, batch, logp)
-    assert clip_shares["policy/log_clip_high"] == [[1, 0], [0, 0]]
-    assert clip_shares["policy/log_clip_low"] == [[0, 0], [0, 1]]
 
 
 def test_sapo_gates_by_the_sign_of_the_advantage() -> None:
@@ -234,25 +75,7 @@ def test_sapo_gates_by_the_sign_of_the_advantage() -> None:
     # slope of the gate 4σ(1 − σ), times dρ/d log π = 2
     gates = [4 * s * (1 - s) for s in (sigmoid_1, sigmoid_3)]
     close(slope(algorithm, batch, logp), [[-0.5 * gates[0] * 2 / 2], [0.5 * gates[1] * 2 / 2]])
-    close(torch.tensor(shares(algorithm, batch, logp)["policy/gate"]), [[gates[0]], [gates[1]]])
-
-
-def test_sapo_gate_falls_on_both_sides_and_is_one_on_policy() -> None:
-    batch, logp = pair([[0.1], [1.0], [1.5], [9.0]])
-    low, on_policy, middle, high = (row[0] for row in shares(SAPO(), batch, logp)["policy/gate"])
-    assert on_policy == 1
-    assert 0 < high < middle < 1 and 0 < low < 1
-
-
-def test_luspo_by_hand() -> None:
-    batch, logp = pair([[1.5, 1.5, 1.5], [0.5]])
-    # s = 1.5 and ½: the first is clipped at 1.2, the second at .8 from below; 3 tokens and 1, over 2 rows
-    algorithm = LUSPO(clip_low=0.2, clip_high=0.2, **HALF)
-    close(objective(algorithm, batch, logp), -(3 * 0.5 * 1.2 - 1 * 0.5 * 0.8) / 2)
-    assert not slope(algorithm, batch, logp).any()
-    wide = LUSPO(clip_low=0.9, clip_high=0.9, **HALF)
-    # |o|·A·s/|o| per token: ½·1.5 and −½·.5
-    close(slope(wide, batch, logp), [[-0.75 / 2] * 3, [0.25 / 2, 0, 0]])
+    close(metrics(algorithm, batch, logp)["policy/gate"], [[gates[0]], [gates[1]]])
 
 
 def test_vespo_weighs_by_the_ratio_of_the_whole_sequence() -> None:
@@ -260,7 +83,7 @@ def test_vespo_weighs_by_the_ratio_of_the_whole_sequence() -> None:
     # w = ½ with (k, λ) = (2, 3) and w = 3 with (3, 2): φ = w^k e^{λ(1 − w)}
     phi = [0.5**2 * math.exp(3 * 0.5), 3**3 * math.exp(2 * -2)]
     close(slope(VESPO(**HALF), batch, logp), [[-0.5 * phi[0] / 4] * 2, [0.5 * phi[1] / 4] * 2])
-    close(torch.tensor(shares(VESPO(**HALF), batch, logp)["policy/sequence_weight"]), phi)
+    close(metrics(VESPO(**HALF), batch, logp)["policy/sequence_weight"], phi)
 
 
 def test_vespo_takes_shape_from_response_reward_not_from_token_kl() -> None:
@@ -293,7 +116,7 @@ def test_dppo_drops_likely_token_that_fell_and_keeps_rare_one_that_rose() -> Non
     old, new = (torch.tensor(p).log()[:, None] for p in ([0.01, 0.9], [0.1, 0.7]))
     batch = dataclasses.replace(batch, old_logp=old)
     close(slope(DPPO(**HALF), batch, new), [[-0.5 * 10 / 2], [0.0]])
-    assert shares(DPPO(**HALF), batch, new)["policy/divergence_masked"] == [[0], [1]]
+    assert metrics(DPPO(**HALF), batch, new)["policy/divergence_masked"].tolist() == [[0], [1]]
     # the ratios are 10 and .78, so that a clip range of .2 lets go of both
     close(slope(GRPO(**HALF), batch, new), [[0.0], [0.0]])
     # against the advantage nothing is left out: .9 → .7 with A > 0
@@ -311,7 +134,9 @@ def test_dppo_binary_kl_by_hand() -> None:
     assert [first, second] == pytest.approx([0.0204, 0.1438], abs=1e-4)
     for threshold, masked in ((0.02, [1, 1]), (0.021, [0, 1]), (0.143, [0, 1]), (0.144, [0, 0])):
         algorithm = DPPO(divergence="kl", threshold=threshold, **HALF)
-        assert shares(algorithm, batch, new)["policy/divergence_masked"] == [[float(m)] for m in masked]
+        assert metrics(algorithm, batch, new)["policy/divergence_masked"].tolist() == [
+            [float(m)] for m in masked
+        ]
 
 
 def test_dppo_truncates_weights_and_stays_finite_at_certainty() -> None:
@@ -344,7 +169,7 @@ def test_dppo_adds_1e_minus_8_to_probability_of_other_tokens() -> None:
     assert (2 + math.log(1 / 2), 2 + math.log(1 / 3)) == pytest.approx((1.307, 0.901), abs=1e-3)
     for threshold, masked in ((1.30e-8, 1.0), (1.31e-8, 0.0)):
         algorithm = DPPO(divergence="kl", threshold=threshold)
-        assert shares(algorithm, batch, new)["policy/divergence_masked"] == [[0.0], [masked]]
+        assert metrics(algorithm, batch, new)["policy/divergence_masked"].tolist() == [[0.0], [masked]]
 
 
 # Statistics of the batch
@@ -358,8 +183,8 @@ def covariances(batch: Batch, advantage: torch.Tensor) -> torch.Tensor:
 
 
 def test_parts_of_the_covariance_add_up_to_it() -> None:
-    batch, _ = example()
-    advantage = GRPO().compute_signal(batch, models(batch)).advantage
+    batch, _ = moved()
+    advantage = GRPO().compute_signal(batch, Fixed()).advantage
     covariance = parts.covariance(advantage, batch.old_logp, batch.completion_mask)
     assert not covariance[~batch.completion_mask].any()
     close(covariance.sum() / batch.completion_mask.sum(), covariances(batch, advantage))
@@ -371,6 +196,11 @@ def test_parts_of_the_covariance_add_up_to_it() -> None:
     close(by_hand, [[2.0, 1.0], [6.0, 0.0]])
     equal = torch.full_like(advantage, 0.1)  # whose mean is not 0.1 to the last bit
     assert not parts.covariance(equal, batch.old_logp, batch.completion_mask).any()
+
+
+def uncertain(entropy: torch.Tensor) -> ModelOutput:
+    """A reading with these entropies."""
+    return ModelOutput(torch.zeros_like(entropy), entropy, entropy[:, :0])
 
 
 def surprised() -> tuple[Batch, torch.Tensor]:
@@ -392,7 +222,7 @@ def test_clip_cov_lets_go_of_tokens_in_the_band_only() -> None:
     ):
         algorithm = ClipCov(fraction=1.0, lowest=band[0], highest=band[1], **HALF)
         close(slope(algorithm, batch, logp), everything * torch.tensor(trained))
-        signal = algorithm.compute_signal(batch, models(batch))
+        signal = algorithm.compute_signal(batch, Fixed())
         share = 1 - sum(itertools.chain(*trained)) / 4
         assert algorithm.observe(batch, signal) == {"policy/covariance_selected": share}
 
@@ -402,23 +232,13 @@ def test_clip_cov_draws_share_evenly_over_steps_and_at_least_one_token() -> None
     algorithm = ClipCov(lowest=-9, highest=9, **HALF)  # 2e-4 of four tokens: one
     count = torch.zeros(2, 2)
     for step in range(100):
-        cut = algorithm.compute_signal(dataclasses.replace(batch, step=step), models(batch)).selected
+        cut = algorithm.compute_signal(dataclasses.replace(batch, step=step), Fixed()).selected
         assert cut.sum() == 1
         count += cut
     # 100 draws of four: 25 each, with a standard deviation of √(100·¼·¾) = 4.33
     assert (count - 25).abs().max() < 4 * 4.33
     half = dataclasses.replace(algorithm, fraction=0.5)
-    assert half.compute_signal(batch, models(batch)).selected.sum() == 2
-
-
-def test_clip_cov_does_not_count_padding_nor_the_order_of_rows() -> None:
-    batch, _ = example()
-    algorithm = ClipCov(fraction=0.3, lowest=-9, highest=9)
-    first = algorithm.compute_signal(batch, models(batch)).selected
-    order = torch.tensor([3, 0, 4, 1, 2])
-    again = algorithm.compute_signal(batch[order], models(batch[order])).selected
-    assert first.sum() == int(0.3 * 15) and not first[~batch.completion_mask].any()
-    assert torch.equal(first[order], again)
+    assert half.compute_signal(batch, Fixed()).selected.sum() == 2
 
 
 def test_kl_cov_penalizes_the_tokens_of_largest_covariance() -> None:
@@ -432,7 +252,7 @@ def test_kl_cov_penalizes_the_tokens_of_largest_covariance() -> None:
     ):
         algorithm = KLCov(fraction=fraction, coefficient=2.0, **HALF)
         close(slope(algorithm, batch, logp), torch.tensor(plain) + 2.0 * torch.tensor(penalty) / 4)
-        share = algorithm.observe(batch, algorithm.compute_signal(batch, models(batch)))
+        share = algorithm.observe(batch, algorithm.compute_signal(batch, Fixed()))
         assert share == {"policy/covariance_selected": sum(map(abs, itertools.chain(*penalty))) / 4}
 
 
@@ -442,9 +262,12 @@ def test_entropy_mask_trains_the_top_fraction_and_divides_by_all_tokens() -> Non
     # of eleven tokens the quantile of .8 has place .8·10 = 8, from 0: it is 4, and 4, 5 and 6 are kept
     top_entropy = torch.tensor([[1, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]])
     advantage = torch.tensor([[0.5], [-0.5]])
-    close(slope(EntropyMask(**HALF), batch, logp, entropy=entropy), -advantage * top_entropy / 11)
+    close(slope(EntropyMask(**HALF), batch, logp, policy=uncertain(entropy)), -advantage * top_entropy / 11)
     equal = torch.ones_like(entropy)
-    close(slope(EntropyMask(**HALF), batch, logp, entropy=equal), -advantage * batch.completion_mask / 11)
+    close(
+        slope(EntropyMask(**HALF), batch, logp, policy=uncertain(equal)),
+        -advantage * batch.completion_mask / 11,
+    )
 
 
 @given(
@@ -459,17 +282,11 @@ def test_entropy_mask_keeps_what_reaches_the_linear_quantile(entropies: list[int
     assert torch.equal(forks, entropy >= threshold - 1e-9)  # the quantile is rounded
 
 
-def test_entropy_mask_of_no_tokens_is_empty() -> None:
-    batch = rollouts([[0, 0]], [[1.0, 0.0]])
-    signal = EntropyMask().compute_signal(batch, models(batch))
-    assert not signal.advantage.any()
-
-
 # Kimi
 
 
 def test_kimi_minimizes_the_squared_difference_of_reward_and_log_ratio() -> None:
-    batch, logp = example()
+    batch, logp = moved()
     tau = 0.7
 
     def squares(log_probability: torch.Tensor) -> torch.Tensor:
@@ -477,19 +294,8 @@ def test_kimi_minimizes_the_squared_difference_of_reward_and_log_ratio() -> None
         centered = batch.reward - parts.group_mean(batch.reward, batch.group)
         return (centered - tau * total).square().mean() / (2 * tau)
 
-    leaf = logp.clone().requires_grad_()
-    close(slope(Kimi(temperature=tau), batch, logp), torch.autograd.grad(squares(leaf), leaf)[0])
-    value = objective(Kimi(temperature=tau), batch, logp)
     constant = squares(batch.old_logp)  # log-ratios of 0
-    close(value, squares(logp) - constant)
-
-
-def test_kimi_stops_where_the_log_ratio_is_the_centered_reward_over_tau() -> None:
-    batch, logp = pair([[math.exp(0.5), math.exp(0.5)], [math.exp(-1.0)]])
-    close(slope(Kimi(temperature=0.5), batch, logp), torch.zeros(2, 2))  # ±½/.5 = ±1
-    assert (
-        slope(Kimi(temperature=0.4), batch, logp)[0, 0] < 0 < slope(Kimi(temperature=0.6), batch, logp)[0, 0]
-    )
+    close_loss(Kimi(temperature=tau), batch, logp, lambda leaf: squares(leaf) - constant)
 
 
 def test_kimi_length_reward_by_hand() -> None:
@@ -498,7 +304,7 @@ def test_kimi_length_reward_by_hand() -> None:
     # λ = ½ − (len − 2)/4: ½, 0, −½, ¼; wrong answers min(0, λ): −½, 0; equal lengths: 0
     reward = batch.reward + 0.2 * torch.tensor([0.5, 0.0, -0.5, 0.0, 0.0, 0.0])
     expected = reward - torch.tensor([reward[:4].mean()] * 4 + [reward[4:].mean()] * 2)
-    signal = algorithm.compute_signal(batch, models(batch))
+    signal = algorithm.compute_signal(batch, Fixed())
     close(signal.advantage[:, 0], expected)
     assert algorithm.observe(batch, signal) == {"advantage/length_reward": pytest.approx(0.0)}
     assert algorithm.scores == {"correct"} and not Kimi().scores and not Kimi().observe(batch, signal)
@@ -519,20 +325,12 @@ def test_ipo_by_hand() -> None:
     close(objective(IPO(beta=0.5, nll=0.1), batch, logp), 2.5 - 0.1 * (3 / 2 + 2 / 4) / 2)
 
 
-def test_ipo_pulls_a_pair_back_that_went_too_far_and_dpo_never_does() -> None:
-    batch = rollouts([[1, 1]], [[1.0, 0.0]])
-    slopes = {
-        name: [
-            slope(ALGORITHMS[name](beta=0.5), batch, torch.tensor([[h / 2], [-h / 2]]))[0, 0].item()
-            for h in (0.0, 1.0, 2.0)
-        ]
-        for name in ("ipo", "dpo")
-    }
-    assert slopes["ipo"] == pytest.approx([-2.0, 0.0, 2.0])  # 2(h − 1)
-    assert all(s < 0 for s in slopes["dpo"])
-
-
 # VAPO
+
+
+def critic(value: torch.Tensor) -> ModelOutput:
+    """A reading with these values."""
+    return reading(value[:, :0], value)
 
 
 def vapo_batch() -> tuple[Batch, torch.Tensor]:
@@ -544,7 +342,7 @@ def vapo_batch() -> tuple[Batch, torch.Tensor]:
 def test_vapo_trace_grows_with_length_and_the_critics_does_not() -> None:
     batch, value = vapo_batch()
     algorithm = VAPO(length_scale=0.5, whiten=False)
-    signal = algorithm.compute_signal(batch, models(batch, value=value))
+    signal = algorithm.compute_signal(batch, Fixed(critic=critic(value)))
     # λ = 1 − 1/(½·l): l = 1 → −1, held at 0; 2 → 0; 4 → ½
     assert algorithm.observe(batch, signal)["advantage/trace"] == pytest.approx((0 + 0.5 + 0) / 3)
     # l = 4, rewards 0: δ = −.2, .1, −.2, −.1; A = δ + ½A': −.1, −.25, −.025, −.2125
@@ -555,25 +353,15 @@ def test_vapo_trace_grows_with_length_and_the_critics_does_not() -> None:
     close(signal.returns, batch.reward[:, None] * batch.completion_mask)
 
 
-def test_a_trace_per_row_is_a_trace_for_each_row() -> None:
-    batch, value = vapo_batch()
-    reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
-    trace = torch.tensor([0.0, 0.3, 0.9, 1.0])
-    advantage = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, trace)
-    for row, row_trace in enumerate(trace.tolist()):
-        alone = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, row_trace)
-        close(advantage[row], alone[row])
-
-
 def test_vapo_imitates_correct_completions_by_their_tokens_mean() -> None:
     batch, value = vapo_batch()
     logp = batch.old_logp - 1.0 * batch.completion_mask
     plain = PPO(trace=1.0, clip_high=0.28, whiten=False)
     twin = VAPO(length_scale=1e15, critic_warmup=0, whiten=False, nll=0.1)  # λ = 1 everywhere
-    gap = slope(twin, batch, logp, value=value) - slope(plain, batch, logp, value=value)
+    gap = slope(twin, batch, logp, critic=critic(value)) - slope(plain, batch, logp, critic=critic(value))
     # rows 0 and 2 are correct and have 1 + 2 tokens: −.1/3 each
     close(gap, -0.1 / 3 * torch.tensor([1.0, 0, 1, 0])[:, None] * batch.completion_mask)
-    signal = twin.compute_signal(batch, models(batch, value=value))
+    signal = twin.compute_signal(batch, Fixed(critic=critic(value)))
     now = {"policy": reading(logp), "critic": reading(logp, value)}
     mean = twin.loss(batch, signal, now).metrics["policy/imitation"][batch.completion_mask].mean()
     close(mean, 1.0)  # −log π is 1 at every token
@@ -582,39 +370,7 @@ def test_vapo_imitates_correct_completions_by_their_tokens_mean() -> None:
 def test_vapo_imitates_nothing_without_successes_or_before_policy_moves() -> None:
     batch, value = vapo_batch()
     none = dataclasses.replace(batch, scores={"correct": torch.zeros(4)})
-    signal = VAPO().compute_signal(none, models(none, value=value))
+    signal = VAPO().compute_signal(none, Fixed(critic=critic(value)))
     assert not signal.imitation.any()
     assert VAPO().updated_roles(10) == ("critic",) and VAPO().updated_roles(11) == ("policy", "critic")
     assert VAPO().scores == {"correct"} and not VAPO(nll=0.0).scores
-
-
-# Settings
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "value"),
-    [
-        ("cispo", "ratio_cap", 0.5),
-        ("cispo", "ratio_floor", 1.5),
-        ("dppo", "ratio_cap", 0.5),
-        ("dppo", "threshold", 0.0),
-        ("gmpo", "clip_low", -1.0),
-        ("sapo", "temperature_negative", 0.0),
-        ("luspo", "clip_low", 2.0),
-        ("luspo", "dual_clip", 1.0),
-        ("vespo", "decay_negative", -1.0),
-        ("clip_cov", "lowest", 5.0),
-        ("clip_cov", "fraction", 0.0),
-        ("kl_cov", "fraction", 1.5),
-        ("kl_cov", "coefficient", -1.0),
-        ("entropy_mask", "top_fraction", 0.0),
-        ("kimi", "temperature", -1.0),
-        ("kimi", "length_reward", -1.0),
-        ("vapo", "length_scale", 0.0),
-        ("vapo", "nll", -0.1),
-        ("ipo", "beta", 0.0),
-    ],
-)
-def test_a_setting_out_of_range_is_named(name: str, field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=field):
-        ALGORITHMS[name](**{field: value})

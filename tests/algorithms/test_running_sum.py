@@ -42,12 +42,6 @@ REFUSED = {"cumsum", "kthvalue", "histc"}
 """Operators that a GPU refuses under deterministic operators, `cumsum` for floats alone."""
 
 
-def test_the_first_sums_by_hand() -> None:
-    assert running_sum(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]])).tolist() == [[1.0, 3.0, 6.0, 10.0, 15.0]]
-    assert running_sum(torch.zeros(2, 0)).shape == (2, 0)
-    assert running_sum(torch.tensor([[2.5]])).tolist() == [[2.5]]
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 127, 128, 129, 1000, 16384])
 def test_float64_sums_are_those_of_cumsum(length: int) -> None:
     value = torch.randn(3, length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
@@ -74,7 +68,7 @@ def test_zeros_on_either_side_change_no_bit(value: object, before: int, behind: 
     assert torch.equal(padded[:, before : before + plain.shape[1]], running_sum(plain))
 
 
-@given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=200))
+@given(st.lists(st.integers(-1000, 1000), max_size=200))
 def test_sums_of_whole_numbers_are_exact(values: list[int]) -> None:
     sums = running_sum(torch.tensor(values, dtype=torch.float32))
     assert sums.tolist() == list(itertools.accumulate(values))

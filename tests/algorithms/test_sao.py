@@ -101,20 +101,8 @@ def test_in_range_it_is_vapo_without_clip_and_imitation() -> None:
     assert not torch.allclose(ours, loss_of(SAO(), made, logp, value))
 
 
-def test_the_ratio_is_to_the_sampler_and_not_to_the_old_policy() -> None:
-    made, value = batch(), drawn(4)
-    logp = made.sampler_logp + drawn(5, spread=0.1)
-    moved = dataclasses.replace(made, old_logp=made.old_logp - 3)
-    assert torch.equal(loss_of(SAO(), made, logp, value), loss_of(SAO(), moved, logp, value))
-
-
 def test_a_ratio_that_overflows_leaves_no_trace() -> None:
     made = batch()
     logp = (made.sampler_logp + 1000.0).requires_grad_()
     (gradient,) = torch.autograd.grad(loss_of(SAO(), made, logp, drawn(4)), logp)
     assert not gradient.any() and gradient.isfinite().all()
-
-
-def test_a_dual_clip_is_refused() -> None:
-    with pytest.raises(ValueError, match="dual_clip"):
-        SAO(dual_clip=3.0, clip_high=1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import json
 import math
@@ -12,17 +11,16 @@ from typing import Any
 import pytest
 import torch
 from helpers.toys import Fixed, models_for, rollouts, trainer_for
-from helpers.whole_runs import after, configure, rows, run, timeless
+from helpers.whole_runs import configure, resumed
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Informed, Shuffled
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.algorithms.spo import SPO, Prioritized, recall, remember
+from grpobench.algorithms.spo import SPO
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.settings.config import EvaluateConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.progress import Preempted
 
 CONSTANT = SPO(discount_low=0.875, discount_high=0.875)
 """Asks no model."""
@@ -52,21 +50,6 @@ def test_first_visit_by_hand() -> None:
     assert metrics["spo/expected"] == pytest.approx((0.5 + 0.5 / 1.96 + 0.5) / 2)
     assert metrics["spo/evidence"] == pytest.approx((1.96 + 1) / 2) and metrics["spo/first"] == 0.5
     assert metrics["spo/discount"] == 0.96 and math.isnan(metrics["spo/drift"])
-
-
-def test_advantages_by_hand() -> None:
-    """Expected ¾, ¼ and, never seen, ½: r − v is ¼, −¼ and ½, whose mean is 1/6 and whose deviation is
-    √(7/48)."""
-    state = {
-        "problems": {"0": {"alpha": 3.0, "beta": 1.0}, "1": {"alpha": 1.0, "beta": 3.0}},
-        "drift": None,
-        "discount": None,
-    }
-    advantage = advantages(CONSTANT, visit([0, 1, 2], [1.0, 0.0, 1.0], state))
-    deviation = math.sqrt(7 / 48)
-    assert advantage == pytest.approx(
-        [(g - 1 / 6) / deviation for g in (0.25, -0.25, 0.5)], rel=1e-5
-    )  # float32
 
 
 def test_equal_gains_and_a_single_row_have_no_advantage() -> None:
@@ -198,21 +181,6 @@ def test_states_and_advantages_equal_the_authors_over_five_steps() -> None:
     assert not all(bounded[3:]), "every discount was at a bound"
 
 
-def test_a_remembered_completion_is_what_it_was() -> None:
-    batch = rollouts([[5, 0], [3]], gaps={0: (1, 3)})
-    logp = -torch.rand(batch.completion.shape, generator=torch.Generator().manual_seed(0))
-    entries = json.loads(json.dumps([remember(batch, row, logp) for row in (2, 0)]))
-    past, old = recall(batch, [2, 0], entries)
-    assert (
-        past.length.tolist() == [3, 5] and past.prompt_length.tolist() == batch.prompt_length[[2, 0]].tolist()
-    )
-    for row, source in enumerate((2, 0)):
-        size = int(batch.length[source])
-        assert torch.equal(past.completion[row, :size], batch.completion[source, :size])
-        assert torch.equal(past.completion_mask[row, :size], batch.completion_mask[source, :size])
-        assert torch.equal(old[row, :size], logp[source, :size])
-
-
 def test_a_problem_whose_last_completion_was_empty_has_not_moved() -> None:
     algorithm = SPO()
     models = models_for(algorithm, "gpt2")
@@ -228,19 +196,6 @@ def test_a_problem_whose_last_completion_was_empty_has_not_moved() -> None:
 
 
 # Draws
-
-
-def test_draws_are_without_replacement_by_their_weights() -> None:
-    """Weights 1, 2, 5 of three problems, two of them drawn: the first is 2 with probability 5/8, and the pair
-    {0, 1} has 1/8·2/7 + 2/8·1/6 = 0.0774."""
-    draws = Prioritized(3, 2, 0, lambda state, problems: [1.0, 2.0, 5.0])
-    drawn = [draws.draw(step, 0) for step in range(1, 4001)]
-    first = collections.Counter(pair[0] for pair in drawn)
-    assert [first[p] / 4000 for p in range(3)] == pytest.approx([1 / 8, 2 / 8, 5 / 8], abs=0.025)
-    pairs = collections.Counter(frozenset(pair) for pair in drawn)
-    assert set(map(len, pairs)) == {2}
-    expected = 1 / 8 * 2 / 7 + 2 / 8 * 1 / 6
-    assert pairs[frozenset({0, 1})] / 4000 == pytest.approx(expected, abs=0.015)
 
 
 def test_uncertain_problems_weigh_most_and_a_refill_repeats_none() -> None:
@@ -264,24 +219,6 @@ def test_a_first_step_has_the_problems_of_every_other_arm() -> None:
     assert type(plain) is Shuffled
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"discount_low": 0.97}, "discount_low: must not be above discount_high"),
-        ({"discount_high": 1.1}, "discount_high: must be above 0 and at most 1"),
-        ({"half_life": 0.0}, "half_life: must be above 0"),
-        ({"prior_evidence": 0.0}, "prior_evidence: must be above 0"),
-        ({"prior_success": 1.5}, "prior_success: must be from 0 to 1"),
-        ({"max_reward": 0.0}, "max_reward: must be above min_reward"),
-        ({"exploration": -0.1}, "exploration: must not be negative"),
-        ({"beta": 0.1, "kl_placement": "reward"}, "kl_placement: must be loss or advantage"),
-    ],
-)
-def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SPO(**settings)
-
-
 # Runs
 
 SINGLE = TrainConfig(
@@ -295,15 +232,7 @@ def test_a_run_with_one_completion_per_problem_goes_on_as_if_never_stopped(
 ) -> None:
     config = configure(policy, SPO(), train=SINGLE, evaluate=EvaluateConfig(0, 0, 0, 0))
     assert not incompatible(config)
-    uninterrupted = run(config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "parts", after(tmp_path / "parts", 3))
-    (state_file,) = (tmp_path / "parts").glob("checkpoints/step-3/state.json")
-    state = json.loads(state_file.read_text())["algorithm"]
-    run(config, tmp_path / "parts")
-    assert [*map(timeless, rows(tmp_path / "parts"))] == [*map(timeless, uninterrupted)]
-    ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert ends[0] == ends[1]
+    uninterrupted, state = resumed(config, tmp_path, 3)
     # 12 draws of 12 problems before the stop: some came back, and what was expected of them has moved.
     visits = [entry["visits"] for entry in state["problems"].values()]
     assert (

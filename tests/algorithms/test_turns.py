@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.episodes import spans
 from helpers.toys import close, reading, rollouts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,20 +52,6 @@ def episodes(groups: Sequence[Sequence[Sequence[int]]], seed: int = 0, **setting
     batch = rollouts(lengths, gaps=gaps, seed=seed, limit=40, **settings)
     drawn = torch.randn(batch.turn_reward.shape, generator=torch.Generator().manual_seed(seed))
     return dataclasses.replace(batch, turn_reward=drawn * (batch.turn_reward != 0))
-
-
-def spans(batch: Batch) -> list[list[list[int]]]:
-    """The positions of the tokens of each turn of each row, found by a loop."""
-    found_turns = []
-    for row in batch.completion_mask.tolist():
-        turns: list[list[int]] = []
-        for position, here in enumerate(row):
-            if here and (not position or not row[position - 1]):
-                turns.append([])
-            if here:
-                turns[-1].append(position)
-        found_turns.append(turns)
-    return found_turns
 
 
 def signal(algorithm: Algorithm[Any], batch: Batch) -> Any:
@@ -234,26 +221,8 @@ def test_a_mean_over_turns_is_a_mean_over_rows_that_are_turns(groups: Any) -> No
     close(parts.average(batch, "turn_mean"), by_turn)
 
 
-def test_a_mean_over_turns_by_hand() -> None:
-    batch = episodes([[[2, 1], [1], []]])  # four turns, one of them empty
-    close(
-        parts.average(batch, "turn_mean"),
-        [[1 / 8, 1 / 8, 0, 0, 1 / 4], [1 / 4, 0, 0, 0, 0], [0, 0, 0, 0, 0]],
-    )
-    single = episodes([[[2], [1], [], [3]]])
-    assert torch.equal(parts.average(single, "turn_mean"), parts.average(single, "sequence_mean"))
-
-
 @pytest.mark.parametrize("name", ["ppo", "dpo", "gdpo", "gigpo"])
 def test_an_algorithm_that_cannot_credit_turns_refuses(name: str) -> None:
     modified = Modifiers(credit="discounted").around(ALGORITHMS[name]())
     with pytest.raises(ValueError, match=f"modify.credit: {name} "):
         modified.compute_signal(episodes([[[1], [2]]]), Noise())
-
-
-@pytest.mark.parametrize(
-    "settings", [{"credit_discount": 1.1}, {"credit_weight": -1.0}, {"credit_rewards": -1.0}]
-)
-def test_settings_of_credit_are_checked(settings: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        Modifiers(**settings)

@@ -32,3 +32,17 @@ def played(groups: Sequence[Sequence[Episode]], rewards: Sequence[Sequence[float
     for row, episode_tokens in enumerate([episode_tokens for group in tokens for episode_tokens in group]):
         completion[row, : len(episode_tokens)] = torch.tensor(episode_tokens)
     return dataclasses.replace(batch, completion=completion)
+
+
+def spans(batch: Batch) -> list[list[list[int]]]:
+    """The positions of each turn's tokens, episode by episode, by a loop."""
+    rows = []
+    for mask in batch.completion_mask.tolist():
+        row: list[list[int]] = []
+        for position, is_written in enumerate(mask):
+            if is_written:
+                if not position or not mask[position - 1]:
+                    row.append([])
+                row[-1].append(position)
+        rows.append(row)
+    return rows

@@ -20,6 +20,8 @@ GRADIENT = 5e-5
 
 
 LIMIT = 12
+REWARDS = [1.0, 0.0, 0.0, 0.5, 0.25, 0.25, 0.25, 0.25]
+"""Of two groups, of which one is all equal."""
 
 
 def batch_of(models: RoleModels) -> Batch:
@@ -49,6 +51,7 @@ def parameters(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def grpo_trainer(folder: Path, language: Any, trainer: str = "GRPO", **settings: Any) -> Any:
+    """A trainer that samples groups: GRPO's, GMPO's or RLOO's."""
     from datasets import Dataset
 
     home = trl
@@ -68,11 +71,20 @@ def grpo_trainer(folder: Path, language: Any, trainer: str = "GRPO", **settings:
         model=language,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=args,
-        train_dataset=Dataset.from_dict({"prompt": ["a"] * 4}),
+        train_dataset=Dataset.from_dict({"prompt": ["a"] * 8}),
         processing_class=character_tokenizer(),
     )
     built.model.eval()  # no dropout, and no division by gradient-accumulation steps
     return built
+
+
+def computed(trainer: Any, table: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What TRL makes of four completions of two prompts; only the table of rewards is set."""
+    monkeypatch.setattr(trainer, "_calculate_rewards", lambda *args: table, raising=True)
+    trainer.model.train()
+    return trainer._generate_and_score_completions(
+        [{"prompt": prompt} for prompt in ("ab", "c") for _ in range(4)]
+    )
 
 
 def trl_inputs(batch: Batch, advantage: torch.Tensor, reference: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -113,6 +113,18 @@ def killing(path: Path, step: int, checkpoint: bool = False) -> Callable[[], boo
     return stop
 
 
+def resumed(config: RunConfig, folder: Path, step: int) -> tuple[list[dict[str, Any]], Any]:
+    """(the rows of a run, its algorithm's state in the checkpoint of a step), after a check that a run that
+    stops behind that step and goes on leaves the same logs and weights."""
+    uninterrupted = run(config, folder / "whole")
+    run_until_stopped(config, folder / "parts", step)
+    checkpoint = folder / "parts" / "checkpoints" / f"step-{step}" / "state.json"
+    state = json.loads(checkpoint.read_text())["algorithm"]
+    run(config, folder / "parts")
+    assert same(folder / "whole", folder / "parts")
+    return uninterrupted, state
+
+
 class Killed(Exception):
     """In place of a kill."""
 
