@@ -6,11 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import ClassVar
 
-from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.kinds.generated import Drawn
 from grpobench.tasks.kinds.written import END, Written, number_of
 from grpobench.tasks.task import Problem, Split, Verdict
 
@@ -24,7 +23,7 @@ CONTEXTS = "01234567"
 
 
 @dataclass(frozen=True)
-class Walk(Generated, Written):
+class Walk(Drawn, Written):
     """``48210 3:`` asks for six letters of the ring A … Z a … v. The sixth is right if it is at most `near`
     places from the problem's goal. The goals of a context, here 3, lie in a region of `region` letters. Which
     of these it is, is a hash of the prompt that nobody can learn, because no prompt is seen twice.
@@ -61,8 +60,12 @@ class Walk(Generated, Written):
         if not 1 <= self.contexts <= len(CONTEXTS):
             raise ValueError(f"contexts: must be from 1 to {len(CONTEXTS)}, not {self.contexts}")
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        context = rng.choice(CONTEXTS[: self.contexts])
+        prompt = f"{rng.randrange(100_000):05d} {context}:"
+        first = number_of(self.secret, "region", context) % len(RING)
+        goal = (first + number_of(self.secret, "goal", prompt) % self.region) % len(RING)
+        return Problem(prompt, prompt, {"goal": goal, "first": first}, {"category": f"context {context}"})
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         return [self._grade(problem, completion) for completion in completions]
@@ -103,15 +106,3 @@ def apart(first: str, second: str) -> int:
     """Places between two letters, the shorter way around the ring."""
     distance = abs(RING.index(first) - RING.index(second))
     return min(distance, len(RING) - distance)
-
-
-@cache
-def _problems(task: Walk, split: Split) -> tuple[Problem, ...]:
-    def draw(rng: random.Random) -> Problem:
-        context = rng.choice(CONTEXTS[: task.contexts])
-        prompt = f"{rng.randrange(100_000):05d} {context}:"
-        first = number_of(task.secret, "region", context) % len(RING)
-        goal = (first + number_of(task.secret, "goal", prompt) % task.region) % len(RING)
-        return Problem(prompt, prompt, {"goal": goal, "first": first}, {"category": f"context {context}"})
-
-    return distinct(task, split, draw)

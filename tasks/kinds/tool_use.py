@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from grpobench.tasks.data.messages import Message, Prompt
 from grpobench.tasks.data.tools import MOST_CALLS, Tool, ToolCall, parse_turn
-from grpobench.tasks.kinds.generated import Generated
-from grpobench.tasks.task import Problem, Reply, Task, Verdict
+from grpobench.tasks.kinds.generated import Drawn
+from grpobench.tasks.task import Problem, Reply, Verdict
 from grpobench.tasks.thoughts import without_thoughts
 
 Move = Literal["right", "wasted", "malformed", "wrong"]
@@ -87,7 +87,7 @@ class TurnRecord:
 
 
 @dataclass(frozen=True)
-class ToolUse(Generated, Task):
+class ToolUse(Drawn):
     """A task with tools. The shares `wasted`, `malformed` and `wrong` describe its base policy, which draws
     episodes for warm starts and whose value is known."""
 
