@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from grpobench.tasks.data.tools import Tool, ToolCall
+from grpobench.tasks.kinds.generated import demand_range
 from grpobench.tasks.kinds.tool_use import ToolUse, World, tool
 from grpobench.tasks.task import Problem, Split
 
@@ -63,8 +64,7 @@ class Files(ToolUse):
         super().__post_init__()
         if not self.requests or not set(self.requests) <= set(REQUESTS):
             raise ValueError(f"requests: must be some of {', '.join(REQUESTS)}, not {self.requests}")
-        if not 3 <= self.files <= 12:
-            raise ValueError(f"files: must be from 3 to 12, not {self.files}")
+        demand_range(self, 3, 12, "files")
         if not 1 <= self.matching < self.files:
             raise ValueError(f"matching: must be from 1 to files − 1, not {self.matching}")
 

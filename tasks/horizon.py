@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpobench.tasks.kinds.generated import Drawn
+from grpobench.tasks.kinds.generated import Drawn, demand_range
 from grpobench.tasks.kinds.written import number_of
 from grpobench.tasks.task import Problem, Split, Verdict
 
@@ -55,14 +55,11 @@ class Horizon(Drawn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.steps <= 128:
-            raise ValueError(f"steps: must be from 1 to 128, not {self.steps}")
-        if not 1 <= self.largest <= 99:
-            raise ValueError(f"largest: must be from 1 to 99, not {self.largest}")
+        demand_range(self, 1, 128, "steps")
+        demand_range(self, 1, 99, "largest")
         if self.spare < 0:
             raise ValueError(f"spare: must be at least 0, not {self.spare}")
-        if not 0 <= self.detours <= 1:
-            raise ValueError(f"detours: must be from 0 to 1, not {self.detours}")
+        demand_range(self, 0, 1, "detours")
 
     @property
     def turns(self) -> int:

@@ -16,6 +16,7 @@ from grpobench.tasks.kinds.written import (
     TAG,
     Written,
     demand_patterns,
+    form,
     number_of,
     target,
 )
@@ -113,22 +114,15 @@ class Letters(Drawn, Written):
         truth = problem.truth
         decisive = completion[self.position : self.position + len(truth["right"])]
         right = len(decisive) == len(truth["right"]) and all(map(str.__contains__, truth["right"], decisive))
-        form = self.form(completion)
+        shape = form(completion, ALPHABET, self.length)
         scores = {
             "correct": float(right),
-            "format": form,
-            "solved": right * form,
+            "format": shape,
+            "solved": right * shape,
             "exploit": float(completion.startswith(truth["exploit"])),
         }
         answers = len(decisive) == len(truth["right"]) and set(decisive) <= set(ALPHABET)
         return Verdict(scores, decisive if answers else None, "graded" if completion else "unparsable")
-
-    def form(self, completion: str) -> float:
-        """1 for as many letters as are asked for; a letter too many or too few, or one that is none of the
-        alphabet, costs 1/length."""
-        letters = sum(character in ALPHABET for character in completion)
-        strange = len(completion) - letters
-        return max(0.0, 1.0 - (abs(letters - self.length) + strange) / self.length)
 
     def demonstrate(self, problem: Problem) -> str:
         right = "".join(letters[0] for letters in problem.truth["right"])
@@ -138,9 +132,6 @@ class Letters(Drawn, Written):
     def corrupt(self, problem: Problem) -> str:
         wrong = "".join(next(c for c in reversed(ALPHABET) if c not in r) for r in problem.truth["right"])
         return wrong[0] * self.position + wrong + wrong[0] * (self.length - self.position - len(wrong))
-
-    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
-        return bool(self._grade(problem, episode[-1]).scores["correct"])
 
     def distribution(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
         if len(turns[-1]) >= self.length:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpobench.tasks.grading.bias import bias_summary
-from grpobench.tasks.kinds.generated import Drawn, drawn_problems
+from grpobench.tasks.kinds.generated import Drawn, demand_range, drawn_problems
 from grpobench.tasks.task import Graded, Problem, Split, Verdict
 
 GROUPS: dict[str, tuple[str, str]] = {
@@ -74,7 +74,8 @@ class NanoBias(Drawn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        demand_guesses(self.guesses, self.lean)
+        demand_range(self, 0, 1, "guesses")
+        demand_range(self, -1, 1, "lean")
 
     def problems(self, split: Split) -> Sequence[Problem]:
         # What the lessons show changes no problem, so that one list serves all its values.
@@ -132,14 +133,6 @@ class NanoBias(Drawn):
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         return bias_summary(graded)
-
-
-def demand_guesses(guesses: float, lean: float) -> None:
-    """Raise ValueError naming the setting of the lessons that is out of range."""
-    if not 0 <= guesses <= 1:
-        raise ValueError(f"guesses: must be from 0 to 1, not {guesses}")
-    if not -1 <= lean <= 1:
-        raise ValueError(f"lean: must be from -1 to 1, not {lean}")
 
 
 def guessed(problem: Problem, rng: random.Random, guesses: float, lean: float) -> Problem:

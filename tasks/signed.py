@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grpobench.tasks.kinds.generated import Drawn
+from grpobench.tasks.kinds.generated import Drawn, demand_range
 from grpobench.tasks.kinds.written import ALPHABET, END, TAG, Written, number_of, target
 from grpobench.tasks.task import Problem, Split, Verdict
 
@@ -48,8 +48,7 @@ class Signed(Drawn, Written):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 4 <= self.cap <= 120:
-            raise ValueError(f"cap: must be from 4 to 120, not {self.cap}")
+        demand_range(self, 4, 120, "cap")
         if self.signs < 1 or (self.signs > 1 and self.decides != "letter"):
             raise ValueError(f"signs: must be 1, or more with decides = 'letter', not {self.signs}")
 
@@ -121,9 +120,6 @@ class Signed(Drawn, Written):
         if self.decides == "sign":
             return None
         return next(letter for letter in ALPHABET if letter != problem.truth["right"])
-
-    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
-        return bool(self.verify_episodes(problem, [episode])[0].scores["correct"])
 
     def credits(self, problem: Problem, turns: Sequence[str]) -> Sequence[float]:
         """Under the base policy, for which the sign is luck and whose second letter is right in one of eight.

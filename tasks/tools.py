@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from grpobench.tasks.data.tools import Tool, ToolCall
+from grpobench.tasks.kinds.generated import demand_range
 from grpobench.tasks.kinds.tool_use import ToolUse, TurnRecord, World, tool
 from grpobench.tasks.kinds.written import ALPHABET, number_of
 from grpobench.tasks.task import Problem, Split, Verdict
@@ -54,13 +55,9 @@ class Tools(ToolUse):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 2 <= self.horizon <= 16:
-            raise ValueError(f"horizon: must be from 2 to 16, not {self.horizon}")
-        for name in ("luck", "price"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name}: must be from 0 to 100, not {getattr(self, name)}")
-        if not 0 <= self.distractors <= len(DISTRACTORS):
-            raise ValueError(f"distractors: must be from 0 to {len(DISTRACTORS)}, not {self.distractors}")
+        demand_range(self, 2, 16, "horizon")
+        demand_range(self, 0, 100, "luck", "price")
+        demand_range(self, 0, len(DISTRACTORS), "distractors")
 
     @property
     def turns(self) -> int:

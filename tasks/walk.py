@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import ClassVar
 
-from grpobench.tasks.kinds.generated import Drawn
-from grpobench.tasks.kinds.written import END, Written, number_of
+from grpobench.tasks.kinds.generated import Drawn, demand_range
+from grpobench.tasks.kinds.written import END, Written, form, number_of
 from grpobench.tasks.task import Problem, Split, Verdict
 
 RING = ascii_uppercase + ascii_lowercase[:22]
@@ -53,12 +53,9 @@ class Walk(Drawn, Written):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.region <= len(RING):
-            raise ValueError(f"region: must be from 1 to {len(RING)}, not {self.region}")
-        if not 0 <= self.near < len(RING) // 2:
-            raise ValueError(f"near: must be from 0 to {len(RING) // 2 - 1}, not {self.near}")
-        if not 1 <= self.contexts <= len(CONTEXTS):
-            raise ValueError(f"contexts: must be from 1 to {len(CONTEXTS)}, not {self.contexts}")
+        demand_range(self, 1, len(RING), "region")
+        demand_range(self, 0, len(RING) // 2 - 1, "near")
+        demand_range(self, 1, len(CONTEXTS), "contexts")
 
     def draw(self, split: Split, rng: random.Random) -> Problem:
         context = rng.choice(CONTEXTS[: self.contexts])
@@ -74,12 +71,10 @@ class Walk(Drawn, Written):
         last = completion[LENGTH - 1 : LENGTH]
         goal, first = problem.truth["goal"], problem.truth["first"]
         inside = {RING[(first + offset) % len(RING)] for offset in range(self.region)}
-        letters = sum(character in RING for character in completion)
-        strange = len(completion) - letters
         scores = {
             "correct": float(bool(last) and last in RING and apart(last, RING[goal]) <= self.near),
             "region": float(last in inside),
-            "format": max(0.0, 1.0 - (abs(letters - LENGTH) + strange) / LENGTH),
+            "format": form(completion, RING, LENGTH),
         }
         return Verdict(scores, last or None, "graded" if completion else "unparsable")
 
@@ -89,9 +84,6 @@ class Walk(Drawn, Written):
     def corrupt(self, problem: Problem) -> str:
         """The letter on the other side of the ring."""
         return RING[(problem.truth["goal"] + len(RING) // 2) % len(RING)] * LENGTH
-
-    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
-        return bool(self._grade(problem, episode[-1]).scores["correct"])
 
     def distribution(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
         if len(turns[-1]) >= LENGTH:

@@ -65,6 +65,13 @@ class Lapsing(Protocol):
         ...
 
 
+def demand_range(task: object, low: float, high: float, *names: str) -> None:
+    """Raise ValueError with the first of these settings that is out of range."""
+    for name in names:
+        if not low <= getattr(task, name) <= high:
+            raise ValueError(f"{name}: must be from {low} to {high}, not {getattr(task, name)}")
+
+
 def bucket(identity: str) -> int:
     """A stable bucket from 0 to 9."""
     return hashlib.sha256(identity.encode()).digest()[0] % 10
