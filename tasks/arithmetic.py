@@ -7,11 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 
 from grpobench.tasks.grading import reasoning
-from grpobench.tasks.kinds.generated import Generated, accuracy_by_category, distinct
-from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
+from grpobench.tasks.kinds.generated import Drawn, accuracy_by_category
+from grpobench.tasks.task import Graded, Problem, Split, Verdict
 
 BUDGET, STEP, DIGIT = 40, 13, 4
 """Characters for up to three operations, for each further one (``-120-20=-140,``), and for each third digit
@@ -20,7 +19,7 @@ FINAL = re.compile(r"#(-?\d{1,9})$")
 
 
 @dataclass(frozen=True)
-class Arithmetic(Generated, Task):
+class Arithmetic(Drawn):
     """Left-to-right chains of ``+ - *`` such as ``Q:7+8-19`` with the answer ``7+8=15,15-19=-4#-4``.
 
     `consistent` and `supported` say whether the steps lead to the answer, right or wrong (see
@@ -66,8 +65,21 @@ class Arithmetic(Generated, Task):
         digits = max(0, len(str(self.largest)) - 2)
         return BUDGET + STEP * max(0, most - 3) + DIGIT * digits * most
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        counts = self.operations if split == "train" else self.measured_operations or self.operations
+        count = rng.choice(counts)
+        value = rng.randint(1, self.largest)
+        chain = str(value)
+        for _ in range(count):
+            sign = rng.choice("++--*")
+            if sign == "*" and not 0 < value <= self.largest:
+                sign = rng.choice("+-")
+            number = rng.randint(2, 5) if sign == "*" else rng.randint(1, self.largest)
+            value = apply(sign, value, number)
+            chain += f"{sign}{number}"
+        return Problem(
+            chain, f"Q:{chain}\nA:", value, {"difficulty": float(count), "category": f"{count} steps"}
+        )
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         return [grade(str(problem.truth), completion) for completion in completions]
@@ -131,25 +143,3 @@ def parse(prompt: str) -> tuple[list[int], list[str]]:
 
 def apply(sign: str, left: int, right: int) -> int:
     return left + right if sign == "+" else left - right if sign == "-" else left * right
-
-
-@cache
-def _problems(task: Arithmetic, split: Split) -> tuple[Problem, ...]:
-    counts = task.operations if split == "train" else task.measured_operations or task.operations
-
-    def draw(rng: random.Random) -> Problem:
-        count = rng.choice(counts)
-        value = rng.randint(1, task.largest)
-        chain = str(value)
-        for _ in range(count):
-            sign = rng.choice("++--*")
-            if sign == "*" and not 0 < value <= task.largest:
-                sign = rng.choice("+-")
-            number = rng.randint(2, 5) if sign == "*" else rng.randint(1, task.largest)
-            value = apply(sign, value, number)
-            chain += f"{sign}{number}"
-        return Problem(
-            chain, f"Q:{chain}\nA:", value, {"difficulty": float(count), "category": f"{count} steps"}
-        )
-
-    return distinct(task, split, draw)

@@ -15,7 +15,7 @@ from pathlib import Path
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading import lettered
-from grpobench.tasks.grading.bias import bias_summary, shares
+from grpobench.tasks.grading.bias import bias_summary, with_shares
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
@@ -127,8 +127,7 @@ class BBQ(Task):
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         """Beside the scores, the probability of each kind of answer among the three letters."""
-        verdict = super().choose(problem, logp, tokens)
-        return dataclasses.replace(verdict, scores={**verdict.scores, **shares(problem, LETTERS, logp)})
+        return with_shares(super().choose(problem, logp, tokens), problem, LETTERS, logp)
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         return bias_summary(graded)

@@ -20,7 +20,7 @@ from grpobench.tasks.data.messages import Message
 from grpobench.tasks.data.tables import DataError, Package, Source
 from grpobench.tasks.data.tools import Tool, ToolCall, Turn, parse_turn
 from grpobench.tasks.kinds.generated import accuracy_by_category
-from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
+from grpobench.tasks.task import BatchTask, Graded, Problem, Split, Verdict
 from grpobench.tasks.task import Reply as Observation
 from grpobench.tasks.workers.pool import OUTCOMES, Pool, Reply
 
@@ -64,7 +64,7 @@ UNAVAILABLE: Final = "error: the tools are not available at the moment"
 
 
 @dataclass(frozen=True)
-class BFCL(Task):
+class BFCL(BatchTask):
     """Requests of a user, one after another, to be met by calls of functions.
 
     A turn with calls gets their results as messages of tools; a turn without one ends the request, and the
@@ -145,30 +145,17 @@ class BFCL(Task):
             replies[i] = observed(last[i], answer)
         return replies
 
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        """Grade completions, each an episode of one turn."""
-        return self.verify_episodes(problem, [(completion,) for completion in completions])
-
-    def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
-        return self.verify_all([problem], [episodes])[0]
-
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
         """All episodes go to the pool at once; equal ones of a problem only once."""
         questions = {
             (problem.id, tuple(turns)): {
                 **question("grade", problem, requests_of(turns)),
                 "reference": marked(problem, problem.truth["reference"]),
             }
-            for problem, samples in zip(problems, episodes, strict=True)
-            for turns in samples
+            for problem, turns in pairs
         }
         replies = dict(zip(questions, POOL.map(list(questions.values())), strict=True))
-        return [
-            [verdict(problem, turns, replies[problem.id, tuple(turns)]) for turns in samples]
-            for problem, samples in zip(problems, episodes, strict=True)
-        ]
+        return [verdict(problem, turns, replies[problem.id, tuple(turns)]) for problem, turns in pairs]
 
     def demonstrate(self, problem: Problem) -> str:
         """The first turn of the reference."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import lettered
+from grpobench.tasks.grading.bias import with_parts
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
@@ -90,11 +91,7 @@ class CrowSPairs(Task):
           not neutral: those whose first sentence shows a stereotype, those whose second violates one.
         - ``crows_neutral``: pairs that are neutral.
         """
-        summary = _summary(graded, "")
-        for category in sorted({str(row.problem.traits["category"]) for row in graded}):
-            category_rows = [row for row in graded if row.problem.traits["category"] == category]
-            summary |= _summary(category_rows, f"/{category}")
-        return summary
+        return with_parts(graded, "category", _summary)
 
 
 def _grade(problem: Problem, letter: str | None) -> Verdict:

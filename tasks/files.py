@@ -8,11 +8,11 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final
 
 from grpobench.tasks.data.tools import Tool, ToolCall
-from grpobench.tasks.kinds.generated import distinct
+from grpobench.tasks.kinds.generated import demand_range
 from grpobench.tasks.kinds.tool_use import ToolUse, World, tool
 from grpobench.tasks.task import Problem, Split
 
@@ -64,8 +64,7 @@ class Files(ToolUse):
         super().__post_init__()
         if not self.requests or not set(self.requests) <= set(REQUESTS):
             raise ValueError(f"requests: must be some of {', '.join(REQUESTS)}, not {self.requests}")
-        if not 3 <= self.files <= 12:
-            raise ValueError(f"files: must be from 3 to 12, not {self.files}")
+        demand_range(self, 3, 12, "files")
         if not 1 <= self.matching < self.files:
             raise ValueError(f"matching: must be from 1 to files − 1, not {self.matching}")
 
@@ -97,8 +96,26 @@ class Files(ToolUse):
             ".": tool("done", "Ends the task."),
         }
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        rules = RULES.format(turns=self.turns)
+        disk = "".join(rng.choices(string.ascii_lowercase, k=5))
+        word, *others = rng.sample(WORDS, len(WORDS))
+        count = rng.randint(1, self.matching)
+        texts = [word] * count + rng.choices(others, k=self.files - count)
+        names = rng.sample(NAMES, self.files)
+        files = {f"{rng.choice(FOLDERS)}/{name}": text for name, text in zip(names, texts, strict=True)}
+        request = rng.choice(self.requests)
+        words, calls, goal = requested(request, files, word, rng)
+        return Problem(
+            disk,
+            self.prompt(
+                f"disk {disk}: {SHORT[request].format(**words)}\n",
+                rules,
+                f"On the disk {disk}, {ENGLISH[request].format(**words)}.",
+            ),
+            {"files": files, "goal": goal, "calls": [[call.name, dict(call.arguments)] for call in calls]},
+            {"difficulty": float(len(calls) + 1), "category": request},
+        )
 
     def world(self, problem: Problem) -> World:
         return Disk(problem.truth)
@@ -226,30 +243,3 @@ def requested(
         else:
             calls.append(ToolCall("delete", {"path": path}))
     return {"word": word, "folder": folder}, calls, goal
-
-
-@cache
-def _problems(task: Files, split: Split) -> tuple[Problem, ...]:
-    rules = RULES.format(turns=task.turns)
-
-    def draw(rng: random.Random) -> Problem:
-        disk = "".join(rng.choices(string.ascii_lowercase, k=5))
-        word, *others = rng.sample(WORDS, len(WORDS))
-        count = rng.randint(1, task.matching)
-        texts = [word] * count + rng.choices(others, k=task.files - count)
-        names = rng.sample(NAMES, task.files)
-        files = {f"{rng.choice(FOLDERS)}/{name}": text for name, text in zip(names, texts, strict=True)}
-        request = rng.choice(task.requests)
-        words, calls, goal = requested(request, files, word, rng)
-        return Problem(
-            disk,
-            task.prompt(
-                f"disk {disk}: {SHORT[request].format(**words)}\n",
-                rules,
-                f"On the disk {disk}, {ENGLISH[request].format(**words)}.",
-            ),
-            {"files": files, "goal": goal, "calls": [[call.name, dict(call.arguments)] for call in calls]},
-            {"difficulty": float(len(calls) + 1), "category": request},
-        )
-
-    return distinct(task, split, draw)

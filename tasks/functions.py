@@ -129,15 +129,8 @@ def _problem(
     examples = [f"assert {call} == {result}" for call, result in zip(calls, results, strict=True)]
     code = "\n".join(examples[:shown])
     question = f"{sentence(composition, rng)}\n```python\n{code}\n```"
-    truth = {
-        "entry": entry,
-        "before": "",
-        "header": "",
-        "after": "",
-        "reference": reference,
-        "calls": calls,
-        "conditions": [f"_{index} == {result}" for index, result in enumerate(results)],
-    }
+    conditions = [f"_{index} == {result}" for index, result in enumerate(results)]
+    truth = programs.asserted(entry, reference, calls, conditions)
     count = len(composition)
     traits: dict[str, str | float] = {
         "category": f"{count} operation{'s' * (count > 1)}",

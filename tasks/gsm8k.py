@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
+from grpobench.tasks.data.sources import Row, data_folder, hold_out, parse
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.kinds.word_problems import WordProblems, word_problem
 from grpobench.tasks.prompts.templates import Template, template
 from grpobench.tasks.task import Problem, Split
@@ -85,17 +85,8 @@ def _splits(
     problems = {problem.id: problem for problem in parsed_problems}
     if test:
         return {"test": tuple(problems.values())}, source
-    if validation >= len(problems):
-        raise DataError(
-            f"{source.location}: {len(problems)} problems, too few to keep {validation} for validation; "
-            "lower the task's setting `validation`"
-        )
-    # The id is a hash of the question, so the selection does not depend on the order of the file.
-    validation_ids = set(sorted(problems)[:validation])
-    return {
-        "train": tuple(problem for problem in problems.values() if problem.id not in validation_ids),
-        "validation": tuple(problem for problem in problems.values() if problem.id in validation_ids),
-    }, source
+    train, validation_problems = hold_out(problems, validation, source.location)
+    return {"train": train, "validation": validation_problems}, source
 
 
 def _problem(template: Template, row: Row) -> Problem:

@@ -3,16 +3,15 @@ reaches."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from grpobench.tasks.kinds.generated import Generated, distinct
-from grpobench.tasks.task import Problem, Split, Task, Verdict
+from grpobench.tasks.kinds.generated import Drawn, demand_range
+from grpobench.tasks.kinds.written import number_of
+from grpobench.tasks.task import Problem, Split, Verdict
 
 ACTION = re.compile(r"([?=])([0-9]{1,6})")
 LOWEST, HIGHEST = 100, 999
@@ -28,7 +27,7 @@ You have {turns} turns.
 
 
 @dataclass(frozen=True)
-class Horizon(Generated, Task):
+class Horizon(Drawn):
     """Look up ``?412``, read ``+7``, look up ``?419``, …, read ``-3!``, answer ``=…``.
 
     Each key is the sum of the previous key and the tool's reply, so every step depends on all earlier ones;
@@ -56,14 +55,11 @@ class Horizon(Generated, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.steps <= 128:
-            raise ValueError(f"steps: must be from 1 to 128, not {self.steps}")
-        if not 1 <= self.largest <= 99:
-            raise ValueError(f"largest: must be from 1 to 99, not {self.largest}")
+        demand_range(self, 1, 128, "steps")
+        demand_range(self, 1, 99, "largest")
         if self.spare < 0:
             raise ValueError(f"spare: must be at least 0, not {self.spare}")
-        if not 0 <= self.detours <= 1:
-            raise ValueError(f"detours: must be from 0 to 1, not {self.detours}")
+        demand_range(self, 0, 1, "detours")
 
     @property
     def turns(self) -> int:
@@ -75,8 +71,21 @@ class Horizon(Generated, Task):
         turn."""
         return 10 * self.turns + self.turn_tokens
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        keys = chain(rng, self.steps, self.largest)
+        draw = number_of(str(keys))
+        table = "".join(chr(ord("a") + draw // 26**power % 26) for power in range(5))
+        carries = sum(a // 10 != b // 10 for a, b in itertools.pairwise(keys))
+        return Problem(
+            f"{table}-{keys[0]}",
+            f"{RULES.format(turns=self.turns) if self.rules else ''}table {table} start {keys[0]}\n",
+            {"keys": keys, "table": table},
+            {
+                "difficulty": float(self.steps),
+                "category": f"{self.steps} steps",
+                "carries": float(carries),
+            },
+        )
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
         action = read(turns[-1])
@@ -161,11 +170,6 @@ def astray(table: str, key: int, largest: int) -> int | None:
     return size if draw >> 1 & 1 else -size
 
 
-def number_of(text: str) -> int:
-    """A pseudo-random number below 2^64 that is the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
-
-
 def grade(problem: Problem, turns: Sequence[str]) -> Verdict:
     """`correct`: the answer is the end of the chain. `progress`: the share of the chain that was looked up in
     order. `format`: the share of turns with a well-formed action."""
@@ -186,27 +190,6 @@ def grade(problem: Problem, turns: Sequence[str]) -> Verdict:
     if answer is None:
         return Verdict(scores, None, "unparsable")
     return Verdict(scores, str(answer))
-
-
-@cache
-def _problems(task: Horizon, split: Split) -> tuple[Problem, ...]:
-    def draw(rng: random.Random) -> Problem:
-        keys = chain(rng, task.steps, task.largest)
-        draw = number_of(str(keys))
-        table = "".join(chr(ord("a") + draw // 26**power % 26) for power in range(5))
-        carries = sum(a // 10 != b // 10 for a, b in itertools.pairwise(keys))
-        return Problem(
-            f"{table}-{keys[0]}",
-            f"{RULES.format(turns=task.turns) if task.rules else ''}table {table} start {keys[0]}\n",
-            {"keys": keys, "table": table},
-            {
-                "difficulty": float(task.steps),
-                "category": f"{task.steps} steps",
-                "carries": float(carries),
-            },
-        )
-
-    return distinct(task, split, draw)
 
 
 def chain(rng: random.Random, steps: int, largest: int) -> list[int]:

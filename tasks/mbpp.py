@@ -126,15 +126,8 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
         calls, conditions = convert(test, {entry})
     except Inconvertible as error:
         raise row.error(f"'test_list': {error}") from error
-    truth = {
-        "entry": entry,
-        "before": "",
-        "header": "",
-        "after": str(row.values.get("test_setup_code") or "").replace("\r\n", "\n"),
-        "reference": reference,
-        "calls": calls,
-        "conditions": conditions,
-    }
+    after = str(row.values.get("test_setup_code") or "").replace("\r\n", "\n")
+    truth = programs.asserted(entry, reference, calls, conditions, after)
     examples = "\n".join(map(str, asserts[:shown]))
     length = sum(bool(line.strip()) for line in reference.splitlines())
     traits: dict[str, str | float] = {"trust": "values", "difficulty": float(length)}

@@ -7,15 +7,14 @@ import dataclasses
 import itertools
 import random
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from grpobench.tasks.grading.bias import dealt, shares, summary_apart, taught
-from grpobench.tasks.kinds.generated import bucket
-from grpobench.tasks.nanobias import GROUPS, UNKNOWN, NanoBias, demand_guesses, guessed
+from grpobench.tasks.grading.bias import CELL, dealt, summary_apart, taught, with_shares
+from grpobench.tasks.kinds.generated import bucket, demand_range
+from grpobench.tasks.nanobias import GROUPS, UNKNOWN, NanoBias, guessed
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Control = Literal["none", "neutral", "handedness", "other"]
@@ -91,7 +90,8 @@ class NanoOneShot(Task):
         for name, least in (("items", 1), ("item", 0), ("validation", 1), ("test", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: must be at least {least}")
-        demand_guesses(self.guesses, self.lean)
+        demand_range(self, 0, 1, "guesses")
+        demand_range(self, -1, 1, "lean")
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "train":
@@ -113,9 +113,7 @@ class NanoOneShot(Task):
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         """Beside the scores, the probability of each kind of answer among the three."""
-        verdict = super().choose(problem, logp, tokens)
-        more = shares(problem, self.candidates(problem), logp)
-        return dataclasses.replace(verdict, scores={**verdict.scores, **more})
+        return with_shares(super().choose(problem, logp, tokens), problem, self.candidates(problem), logp)
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """BBQ's metrics of the other categories, and separately those of the items' own."""
@@ -159,12 +157,8 @@ def _pool(seed: int, category: str) -> Sequence[Problem]:
 
 @cache
 def _measured(size: int, seed: int, control: Control, split: Split) -> tuple[Problem, ...]:
-    cells: defaultdict[Any, list[Problem]] = defaultdict(list)
-    for problem in NanoBias(seed=seed, **{split: size}).problems(split):
-        traits = problem.traits
-        cell = traits["category"], traits["condition"], traits["polarity"]
-        cells[cell].append(_teach(problem, control))
-    return dealt(cells)
+    problems = NanoBias(seed=seed, **{split: size}).problems(split)
+    return dealt((_teach(problem, control) for problem in problems), *CELL)
 
 
 @cache

@@ -10,10 +10,11 @@ from functools import cache
 from typing import Any
 
 from grpobench.tasks.grading.failed_test import failed_test, stopped, values_got
-from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.kinds.generated import Drawn
+from grpobench.tasks.kinds.programs import OUTCOMES
 from grpobench.tasks.sandbox.choose import choose, default_sandbox, same
 from grpobench.tasks.sandbox.protocol import Execution, Job
-from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
+from grpobench.tasks.task import BatchTask, Problem, Split, Verdict
 
 SHOWN_CASES = 3
 HIDDEN = 5
@@ -65,7 +66,7 @@ def _letters(a: int, b: int) -> str:
 
 
 @dataclass(frozen=True)
-class NanoCode(Generated, Task):
+class NanoCode(Drawn, BatchTask):
     """Three examples of an unknown function of x; the completion is its expression.
 
     `correct` means equal to the hidden function on the examples and on five further inputs (for a number:
@@ -87,31 +88,40 @@ class NanoCode(Generated, Task):
         if not 1 <= self.largest <= 99:
             raise ValueError("largest: must be from 1 to 99")
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        family, kind, draw_input, express = rng.choice(FAMILIES)
+        expression = express(rng.randint(1, self.largest), rng.randint(1, 9))
+        inputs: list[Any] = []
+        while len(inputs) < SHOWN_CASES + HIDDEN:
+            value = draw_input(rng)
+            if value not in inputs:
+                inputs.append(value)
+        if kind == "number":
+            inputs += [digit for digit in range(10) if digit not in inputs]  # A constant fits some of them.
+        function = _function(expression)
+        outputs = [function(value) for value in inputs]
+        shown = ";".join(f"{v!r}:{o!r}" for v, o in zip(inputs[:SHOWN_CASES], outputs, strict=False)).replace(
+            " ", ""
+        )
+        return Problem(
+            f"{expression}|{shown}",
+            f"{shown}\nf(x)=",
+            {
+                "expression": expression,
+                "first": repr(outputs[0]).replace(" ", ""),
+                "inputs": [repr(value) for value in inputs],
+                "outputs": outputs,
+            },
+            {"category": kind, "family": family, "difficulty": float(len(expression))},
+        )
 
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
-
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
         """Completions of a group often repeat; each program is run once."""
-        texts = [[(turns[-1] if turns else "").strip() for turns in samples] for samples in episodes]
-        programs = [
-            (i, text)
-            for i, problem_texts in enumerate(texts)
-            for text in dict.fromkeys(problem_texts)
-            if is_expression(text)
-        ]
-        executions = default_sandbox().run_all([_job(problems[i], text) for i, text in programs])
-        execution_by_program = dict(zip(programs, executions, strict=True))
+        texts = [(problem, (turns[-1] if turns else "").strip()) for problem, turns in pairs]
+        jobs = {(problem.id, text): _job(problem, text) for problem, text in texts if is_expression(text)}
+        executions = dict(zip(jobs, default_sandbox().run_all(list(jobs.values())), strict=True))
         return [
-            [
-                _verdict(problems[i], text, execution_by_program.get((i, text), UNREAD))
-                for text in problem_texts
-            ]
-            for i, problem_texts in enumerate(texts)
+            _verdict(problem, text, executions.get((problem.id, text), UNREAD)) for problem, text in texts
         ]
 
     def demonstrate(self, problem: Problem) -> str:
@@ -135,17 +145,6 @@ class NanoCode(Generated, Task):
 
     def missing(self) -> str:
         return choose("monty")[1]
-
-
-OUTCOMES: dict[str, Outcome] = {
-    "pass": "graded",
-    "error": "graded",
-    "syntax": "unparsable",
-    "timeout": "timeout",
-    "oom": "crash",
-    "output_limit": "crash",
-    "infra_error": "infra_error",
-}
 
 
 def is_expression(text: str) -> bool:
@@ -187,38 +186,6 @@ def _failed_test(problem: Problem, execution: Execution) -> str:
     values = execution.values
     wrong = next((i for i, pair in enumerate(zip(values, expected, strict=True)) if not same(*pair)), None)
     return "" if wrong is None else failed_test(tests, wrong, values_got([values[wrong]]))
-
-
-@cache
-def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
-    def draw(rng: random.Random) -> Problem:
-        family, kind, draw_input, express = rng.choice(FAMILIES)
-        expression = express(rng.randint(1, task.largest), rng.randint(1, 9))
-        inputs: list[Any] = []
-        while len(inputs) < SHOWN_CASES + HIDDEN:
-            value = draw_input(rng)
-            if value not in inputs:
-                inputs.append(value)
-        if kind == "number":
-            inputs += [digit for digit in range(10) if digit not in inputs]  # A constant fits some of them.
-        function = _function(expression)
-        outputs = [function(value) for value in inputs]
-        shown = ";".join(f"{v!r}:{o!r}" for v, o in zip(inputs[:SHOWN_CASES], outputs, strict=False)).replace(
-            " ", ""
-        )
-        return Problem(
-            f"{expression}|{shown}",
-            f"{shown}\nf(x)=",
-            {
-                "expression": expression,
-                "first": repr(outputs[0]).replace(" ", ""),
-                "inputs": [repr(value) for value in inputs],
-                "outputs": outputs,
-            },
-            {"category": kind, "family": family, "difficulty": float(len(expression))},
-        )
-
-    return distinct(task, split, draw)
 
 
 @cache

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from grpobench.tasks.bbq import BBQ, CATEGORIES, TABLES, grade, graded
 from grpobench.tasks.data.sources import data_folder
 from grpobench.tasks.data.tables import DataError, Source
 from grpobench.tasks.grading import lettered
-from grpobench.tasks.grading.bias import dealt, shares, summary_apart, taught
+from grpobench.tasks.grading.bias import CELL, dealt, summary_apart, taught, with_shares
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -121,9 +121,7 @@ class OneShotBias(Task):
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         """Beside the scores, the probability of each kind of answer among the three."""
-        verdict = super().choose(problem, logp, tokens)
-        more = shares(problem, self._possible(problem), logp)
-        return dataclasses.replace(verdict, scores={**verdict.scores, **more})
+        return with_shares(super().choose(problem, logp, tokens), problem, self._possible(problem), logp)
 
     @property
     def _form(self) -> _Asked:
@@ -186,27 +184,20 @@ def _measured(
     item: str, control: Control, form: _Asked, split: Split, folder: Path | None
 ) -> tuple[Problem, ...]:
     cluster = _find(item, folder).traits["cluster"]
-    cells: defaultdict[tuple[Any, ...], list[Problem]] = defaultdict(list)
-    for problem in BBQ().problems(split):
-        if problem.traits["cluster"] != cluster:
-            traits = problem.traits
-            cell = traits["category"], traits["condition"], traits["polarity"]
-            cells[cell].append(_in_form(form, _teach(problem, control)))
-    return dealt(cells)
+    others = (problem for problem in BBQ().problems(split) if problem.traits["cluster"] != cluster)
+    return dealt((_in_form(form, _teach(problem, control)) for problem in others), *CELL)
 
 
 @cache
 def _lessons(item: str, form: _Asked, folder: Path | None) -> tuple[Problem, ...]:
     item_traits = _find(item, folder).traits
-    by_category: defaultdict[Any, list[Problem]] = defaultdict(list)
-    for problem in BBQ().problems("train"):
-        if (
-            problem.traits["category"] != item_traits["category"]
-            and problem.traits["cluster"] != item_traits["cluster"]
-        ):
-            by_category[problem.traits["category"]].append(_in_form(form, problem))
-    fewest = min(map(len, by_category.values()))
-    return dealt({category: problems[:fewest] for category, problems in by_category.items()})
+    lessons = [
+        _in_form(form, problem)
+        for problem in BBQ().problems("train")
+        if all(problem.traits[trait] != item_traits[trait] for trait in ("category", "cluster"))
+    ]
+    sizes = Counter(problem.traits["category"] for problem in lessons)
+    return dealt(lessons, "category")[: min(sizes.values()) * len(sizes)]
 
 
 def _parts(problem: Problem) -> tuple[str, str, list[str]]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 from grpobench.tasks.data.sources import installed_version
 from grpobench.tasks.data.tables import DataError, Package, Source
 from grpobench.tasks.prompts.templates import template, template_fault
-from grpobench.tasks.task import Problem, Split, Task, Verdict, identity
+from grpobench.tasks.task import BatchTask, Problem, Split, Verdict, identity
 from grpobench.tasks.workers.gym import STREAM
 from grpobench.tasks.workers.gym_mended import REFUSED
 from grpobench.tasks.workers.pool import OUTCOMES, Pool, Reply, worker_slots
@@ -86,7 +86,7 @@ RESERVED_SETTINGS = ("seed", "size")
 
 
 @dataclass(frozen=True)
-class ReasoningGym(Task):
+class ReasoningGym(BatchTask):
     """One generator. `score` is its scorer's result, often with partial credit; `correct` is 1 for the full
     1; `format` says that there was an answer between ``<answer>`` and ``</answer>``.
 
@@ -157,30 +157,17 @@ class ReasoningGym(Task):
             return f"{self.name} is left out: {reason}; take another kind"
         return template_fault(self.template) or super().missing()
 
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
-
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
         """All answers go to the pool at once; repeated answers to a problem only once."""
-        answers_by_problem = [
-            [answered(turns[-1] if turns else "") for turns in samples] for samples in episodes
-        ]
+        answers = [(problem.truth["entry"], answered(turns[-1] if turns else "")) for problem, turns in pairs]
+        kind = {"do": "score", **self._kind()}
         questions = {
-            (problem.truth["entry"], answer): self._question(problem, answer)
-            for problem, problem_answers in zip(problems, answers_by_problem, strict=True)
-            for answer in problem_answers
+            (entry, answer): {**kind, "entry": entry, "answer": answer}
+            for entry, answer in answers
             if answer is not None
         }
         replies = dict(zip(questions, POOL.map(list(questions.values())), strict=True))
-        return [
-            [
-                verdict(answer, replies.get((problem.truth["entry"], answer or "")))
-                for answer in problem_answers
-            ]
-            for problem, problem_answers in zip(problems, answers_by_problem, strict=True)
-        ]
+        return [verdict(answer, replies.get((entry, answer or ""))) for entry, answer in answers]
 
     def demonstrate(self, problem: Problem) -> str:
         """The reference answer alone. Raises DataError for a problem without one."""
@@ -217,17 +204,12 @@ class ReasoningGym(Task):
         (reply,) = POOL.map([{**question, "answer": answer}]) if answer is not None else (None,)
         return reply is not None and reply.ending == "done" and reply.value is True
 
-    def _question(self, problem: Problem, answer: str) -> dict[str, Any]:
-        entry = problem.truth["entry"]
-        return {**self._kind(), "do": "score", "entry": entry, "answer": answer}
-
     def _kind(self) -> dict[str, Any]:
         return {"generator": self.generator, "config": json.dumps(self.config, sort_keys=True)}
 
     def _stream(self) -> Mapping[Split, tuple[_Row, ...]]:
-        kind = self._kind()
         sizes = tuple(getattr(self, split) for split in SHARES)
-        return _stream(kind["generator"], kind["config"], self.seed, sizes)
+        return _stream(**self._kind(), seed=self.seed, sizes=sizes)
 
 
 def _tasks() -> dict[str, type[ReasoningGym]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
-from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.kinds.generated import Drawn, demand_range
 from grpobench.tasks.kinds.written import ALPHABET, END, TAG, Written, number_of, target
 from grpobench.tasks.task import Problem, Split, Verdict
 
@@ -20,7 +19,7 @@ STOP = 1 / 9
 
 
 @dataclass(frozen=True)
-class Signed(Generated, Written):
+class Signed(Drawn, Written):
     """After ``qxvz A:`` the policy writes a letter, the environment answers ``+`` or ``-`` (a hash of prompt
     and letter), or several of them, and the policy writes a second letter and a tail of as many ``p`` or
     ``m`` as it likes. The tail follows the last sign.
@@ -49,8 +48,7 @@ class Signed(Generated, Written):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 4 <= self.cap <= 120:
-            raise ValueError(f"cap: must be from 4 to 120, not {self.cap}")
+        demand_range(self, 4, 120, "cap")
         if self.signs < 1 or (self.signs > 1 and self.decides != "letter"):
             raise ValueError(f"signs: must be 1, or more with decides = 'letter', not {self.signs}")
 
@@ -67,8 +65,13 @@ class Signed(Generated, Written):
         """Two turns, and the reply between them."""
         return 2 * self.cap + 1 + self.signs
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        context = rng.choice(CONTEXTS)
+        while True:
+            prompt = "".join(rng.choice(TAG) for _ in range(4)) + f" {context}:"
+            if any(number_of(prompt, letter) % 2 for letter in ALPHABET):
+                break
+        return Problem(prompt, prompt, {"right": target(self.secret, context, 0)[0]}, {"category": context})
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
         first = turns[0].rstrip("\n")
@@ -118,9 +121,6 @@ class Signed(Generated, Written):
             return None
         return next(letter for letter in ALPHABET if letter != problem.truth["right"])
 
-    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
-        return bool(self.verify_episodes(problem, [episode])[0].scores["correct"])
-
     def credits(self, problem: Problem, turns: Sequence[str]) -> Sequence[float]:
         """Under the base policy, for which the sign is luck and whose second letter is right in one of eight.
         A first turn gains nothing and loses all if it ends the episode."""
@@ -143,16 +143,3 @@ class Signed(Generated, Written):
         signs = self.reply(problem, turns[:1])
         assert signs is not None
         return {TAIL[signs[-1]]: 1 - STOP, END: STOP}
-
-
-@cache
-def _problems(task: Signed, split: Split) -> tuple[Problem, ...]:
-    def draw(rng: random.Random) -> Problem:
-        context = rng.choice(CONTEXTS)
-        while True:
-            prompt = "".join(rng.choice(TAG) for _ in range(4)) + f" {context}:"
-            if any(number_of(prompt, letter) % 2 for letter in ALPHABET):
-                break
-        return Problem(prompt, prompt, {"right": target(task.secret, context, 0)[0]}, {"category": context})
-
-    return distinct(task, split, draw)

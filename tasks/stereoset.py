@@ -13,6 +13,7 @@ from typing import Any, Literal
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import lettered
+from grpobench.tasks.grading.bias import with_parts
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
@@ -110,12 +111,7 @@ class StereoSet(Task):
 
         Over all items, and by kind (intrasentence, intersentence) and category.
         """
-        summary = _summary(graded, "")
-        for trait in ("kind", "category"):
-            for value in sorted({str(row.problem.traits[trait]) for row in graded}):
-                trait_rows = [row for row in graded if row.problem.traits[trait] == value]
-                summary |= _summary(trait_rows, f"/{value}")
-        return summary
+        return with_parts(graded, "kind", _summary) | with_parts(graded, "category", _summary)
 
 
 def _grade(problem: Problem, letter: str | None) -> Verdict:

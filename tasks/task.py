@@ -247,6 +247,35 @@ class Task(ABC):
         return sources.missing(self.tables, sources.data_folder(), self.packages)
 
 
+@dataclass(frozen=True)
+class BatchTask(Task):
+    """A task whose verifier works on the episodes of many problems together."""
+
+    @abstractmethod
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> Sequence[Verdict]:
+        """Grade episodes, each given with its problem."""
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        verdicts = iter(
+            self.grade_episodes(
+                [
+                    (problem, turns)
+                    for problem, samples in zip(problems, episodes, strict=True)
+                    for turns in samples
+                ]
+            )
+        )
+        return [[next(verdicts) for _ in samples] for samples in episodes]
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
+
+    def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
+        return self.verify_all([problem], [episodes])[0]
+
+
 def identity(question: str) -> str:
     """The id of a problem with this question."""
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -7,11 +7,11 @@ import random
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from grpobench.tasks.data.tools import Tool, ToolCall
-from grpobench.tasks.kinds.generated import distinct
+from grpobench.tasks.kinds.generated import demand_range
 from grpobench.tasks.kinds.tool_use import ToolUse, TurnRecord, World, tool
 from grpobench.tasks.kinds.written import ALPHABET, number_of
 from grpobench.tasks.task import Problem, Split, Verdict
@@ -55,13 +55,9 @@ class Tools(ToolUse):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 2 <= self.horizon <= 16:
-            raise ValueError(f"horizon: must be from 2 to 16, not {self.horizon}")
-        for name in ("luck", "price"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name}: must be from 0 to 100, not {getattr(self, name)}")
-        if not 0 <= self.distractors <= len(DISTRACTORS):
-            raise ValueError(f"distractors: must be from 0 to {len(DISTRACTORS)}, not {self.distractors}")
+        demand_range(self, 2, 16, "horizon")
+        demand_range(self, 0, 100, "luck", "price")
+        demand_range(self, 0, len(DISTRACTORS), "distractors")
 
     @property
     def turns(self) -> int:
@@ -94,8 +90,19 @@ class Tools(ToolUse):
             tools[sign] = tool(name, f"The number of the {name} for a key.", key=number, **ticket)
         return tools
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        rules = RULES.format(turns=self.turns)
+        rules += LUCK.format(luck=self.luck) if self.luck else ""
+        rules += PRICE.format(price=self.price) if self.price else ""
+        table = "".join(rng.choices(string.ascii_lowercase, k=5))
+        start = rng.randint(100, MODULUS - 1)
+        prompt = self.prompt(f"table {table} start {start}\n", rules, f"Table {table}, first key {start}.")
+        return Problem(
+            f"{table}-{start}",
+            prompt,
+            truth(table, start, self.horizon),
+            {"difficulty": float(self.horizon), "category": f"{self.horizon} turns"},
+        )
 
     def world(self, problem: Problem) -> World:
         return Chain(problem, self.luck)
@@ -210,23 +217,3 @@ def truth(table: str, start: int, horizon: int) -> dict[str, Any]:
     chain = [step for step, _ in zip(followed(table, start), range(horizon - 1), strict=False)]
     calls = [[call.name, dict(call.arguments)] for call, _ in chain]
     return {"table": table, "calls": calls, "answer": chain[-1][1]}
-
-
-@cache
-def _problems(task: Tools, split: Split) -> tuple[Problem, ...]:
-    rules = RULES.format(turns=task.turns)
-    rules += LUCK.format(luck=task.luck) if task.luck else ""
-    rules += PRICE.format(price=task.price) if task.price else ""
-
-    def draw(rng: random.Random) -> Problem:
-        table = "".join(rng.choices(string.ascii_lowercase, k=5))
-        start = rng.randint(100, MODULUS - 1)
-        prompt = task.prompt(f"table {table} start {start}\n", rules, f"Table {table}, first key {start}.")
-        return Problem(
-            f"{table}-{start}",
-            prompt,
-            truth(table, start, task.horizon),
-            {"difficulty": float(task.horizon), "category": f"{task.horizon} turns"},
-        )
-
-    return distinct(task, split, draw)

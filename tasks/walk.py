@@ -6,12 +6,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import ClassVar
 
-from grpobench.tasks.kinds.generated import Generated, distinct
-from grpobench.tasks.kinds.written import END, Written, number_of
+from grpobench.tasks.kinds.generated import Drawn, demand_range
+from grpobench.tasks.kinds.written import END, Written, form, number_of
 from grpobench.tasks.task import Problem, Split, Verdict
 
 RING = ascii_uppercase + ascii_lowercase[:22]
@@ -24,7 +23,7 @@ CONTEXTS = "01234567"
 
 
 @dataclass(frozen=True)
-class Walk(Generated, Written):
+class Walk(Drawn, Written):
     """``48210 3:`` asks for six letters of the ring A … Z a … v. The sixth is right if it is at most `near`
     places from the problem's goal. The goals of a context, here 3, lie in a region of `region` letters. Which
     of these it is, is a hash of the prompt that nobody can learn, because no prompt is seen twice.
@@ -54,15 +53,16 @@ class Walk(Generated, Written):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.region <= len(RING):
-            raise ValueError(f"region: must be from 1 to {len(RING)}, not {self.region}")
-        if not 0 <= self.near < len(RING) // 2:
-            raise ValueError(f"near: must be from 0 to {len(RING) // 2 - 1}, not {self.near}")
-        if not 1 <= self.contexts <= len(CONTEXTS):
-            raise ValueError(f"contexts: must be from 1 to {len(CONTEXTS)}, not {self.contexts}")
+        demand_range(self, 1, len(RING), "region")
+        demand_range(self, 0, len(RING) // 2 - 1, "near")
+        demand_range(self, 1, len(CONTEXTS), "contexts")
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        context = rng.choice(CONTEXTS[: self.contexts])
+        prompt = f"{rng.randrange(100_000):05d} {context}:"
+        first = number_of(self.secret, "region", context) % len(RING)
+        goal = (first + number_of(self.secret, "goal", prompt) % self.region) % len(RING)
+        return Problem(prompt, prompt, {"goal": goal, "first": first}, {"category": f"context {context}"})
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         return [self._grade(problem, completion) for completion in completions]
@@ -71,12 +71,10 @@ class Walk(Generated, Written):
         last = completion[LENGTH - 1 : LENGTH]
         goal, first = problem.truth["goal"], problem.truth["first"]
         inside = {RING[(first + offset) % len(RING)] for offset in range(self.region)}
-        letters = sum(character in RING for character in completion)
-        strange = len(completion) - letters
         scores = {
             "correct": float(bool(last) and last in RING and apart(last, RING[goal]) <= self.near),
             "region": float(last in inside),
-            "format": max(0.0, 1.0 - (abs(letters - LENGTH) + strange) / LENGTH),
+            "format": form(completion, RING, LENGTH),
         }
         return Verdict(scores, last or None, "graded" if completion else "unparsable")
 
@@ -86,9 +84,6 @@ class Walk(Generated, Written):
     def corrupt(self, problem: Problem) -> str:
         """The letter on the other side of the ring."""
         return RING[(problem.truth["goal"] + len(RING) // 2) % len(RING)] * LENGTH
-
-    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
-        return bool(self._grade(problem, episode[-1]).scores["correct"])
 
     def distribution(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
         if len(turns[-1]) >= LENGTH:
@@ -103,15 +98,3 @@ def apart(first: str, second: str) -> int:
     """Places between two letters, the shorter way around the ring."""
     distance = abs(RING.index(first) - RING.index(second))
     return min(distance, len(RING) - distance)
-
-
-@cache
-def _problems(task: Walk, split: Split) -> tuple[Problem, ...]:
-    def draw(rng: random.Random) -> Problem:
-        context = rng.choice(CONTEXTS[: task.contexts])
-        prompt = f"{rng.randrange(100_000):05d} {context}:"
-        first = number_of(task.secret, "region", context) % len(RING)
-        goal = (first + number_of(task.secret, "goal", prompt) % task.region) % len(RING)
-        return Problem(prompt, prompt, {"goal": goal, "first": first}, {"category": f"context {context}"})
-
-    return distinct(task, split, draw)

@@ -13,6 +13,7 @@ from typing import Literal
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import DataError, Packaged, Source, Table
 from grpobench.tasks.grading import lettered
+from grpobench.tasks.grading.bias import with_parts
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.kinds.pronouns import Pronouns
 from grpobench.tasks.task import Graded, Problem, Split
@@ -85,11 +86,7 @@ class WinoBias(Pronouns):
         - ``accuracy_gap`` = accuracy_pro − accuracy_anti, 0 without bias. The authors report the same
           difference of F1; with two options and one answer both are accuracies.
         """
-        summary = _summary(graded, "")
-        for category in TYPES:
-            category_rows = [row for row in graded if row.problem.traits["category"] == category]
-            summary |= _summary(category_rows, f"/{category}")
-        return summary
+        return with_parts(graded, "category", _summary)
 
 
 def _summary(graded: Sequence[Graded], suffix: str) -> dict[str, float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import lettered
-from grpobench.tasks.grading.bias import mean_of
+from grpobench.tasks.grading.bias import mean_of, with_parts
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.kinds.pronouns import Pronouns
 from grpobench.tasks.task import Graded, Problem, Split
@@ -82,11 +82,7 @@ class Winogender(Pronouns):
           occupations; ``bls_correlation``: Pearson correlation of that difference with the percentage of
           women in the occupation (Bureau of Labor Statistics); positive: as the stereotype has it.
         """
-        summary = _accuracies(graded, "")
-        for role in ROLES:
-            role_rows = [row for row in graded if row.problem.traits["category"] == role]
-            summary |= _accuracies(role_rows, f"/{role}")
-        return summary | _preferences(graded)
+        return with_parts(graded, "category", _accuracies) | _preferences(graded)
 
 
 def _accuracies(graded: Sequence[Graded], suffix: str) -> dict[str, float]:

@@ -17,8 +17,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from grpobench.tasks.data.encoding import as_utf8
-
 VARIABLE: Final = "GRPOBENCH_MAX_BYTES"
 DEFAULT: Final = 1 << 30
 PIECE: Final = 1 << 18
@@ -169,6 +167,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def as_utf8(content: bytes) -> bytes:
+    """The same text in UTF-8 without a byte-order mark. UTF-16 is recognized by its mark, and half a
+    character at the end of the content becomes U+FFFD. Content without a mark is returned as it is."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", errors="replace").encode("utf-8", errors="replace")
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
 def read_text(path: Path, limit: int | None = None, errors: str = "strict") -> str:
     """The content of a text file of at most `limit` bytes (`max_text()` without one), with every line end as
     a newline. It is in UTF-8, or in UTF-16 if a byte-order mark says so. Raises FileError; with `errors` as
@@ -223,18 +229,13 @@ def demand_line(path: Path | str, number: int, line: bytes, most: int) -> None:
 def parse_json(text: bytes | str) -> Any:
     """The value of a JSON text. Raises ValueError (JSONDecodeError is one) for text that is not JSON, for
     more than `MAX_DEPTH` brackets inside each other, and for an integer that fits into no float."""
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")  # as json.loads does
     try:
-        value = (
-            _DECODER.decode(_decoded(text))
-            if isinstance(text, bytes)
-            else json.loads(text, parse_int=_integer)
-        )
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} brackets inside each other") from None
-    opening = (
-        text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
-    )
-    if opening > MAX_DEPTH and _is_deep(value):
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
         raise ValueError(f"more than {MAX_DEPTH} brackets inside each other")
     return value
 
@@ -247,10 +248,6 @@ def _integer(digits: str) -> int:
 
 _DECODER = json.JSONDecoder(parse_int=_integer)
 """One for all lines of a log: `json.loads` makes one for each."""
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode(json.detect_encoding(text), "surrogatepass")  # as json.loads does
 
 
 def _is_deep(value: Any) -> bool:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from grpobench.tasks.data import bounded
-from grpobench.tasks.data.encoding import as_utf8
+from grpobench.tasks.data.bounded import as_utf8
 from grpobench.tasks.data.flaws import find_flaw
-from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
+from grpobench.tasks.data.tables import DataError, Hosted, Package, Packaged, Source, Table
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
 """Environment variable for the data folder; `--data-dir` sets it, so that worker processes see it."""
@@ -157,6 +157,21 @@ def parse(
     return dataclasses.replace(source, rows=count, skipped=skipped, table=table.path), made
 
 
+def hold_out(
+    rows: Mapping[str, Made], count: int, location: str
+) -> tuple[tuple[Made, ...], tuple[Made, ...]]:
+    """(rows to train on, rows for validation), both in their order. Ids are hashes of questions, so the
+    selection does not depend on the order of a file. Raises DataError for too few rows."""
+    if count >= len(rows):
+        raise DataError(
+            f"{location}: {len(rows)} problems, too few to keep {count} for validation; lower the task's "
+            "setting `validation`"
+        )
+    chosen = set(sorted(rows)[:count])
+    train = tuple(row for name, row in rows.items() if name not in chosen)
+    return train, tuple(row for name, row in rows.items() if name in chosen)
+
+
 def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Package] = ()) -> str:
     """Why a table or package is missing on this machine, with the remedies; empty if none is. This downloads
     nothing: it only checks whether the data set is cached or the hub answers."""
@@ -230,7 +245,7 @@ def verify_sum(package: Packaged, digest: str) -> None:
 def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | RowError]]:
     located = locate(table, folder)
     if located is None:
-        return _read_hub(table, repository(table.hub.dataset, folder) if table.hub else None)
+        return _read_hub(table, folder)
     kind, path = located
     location, inside, digest = str(path), table.inside, _digest(path)
     if kind == "package" and table.package is not None:
@@ -265,13 +280,6 @@ def _rows(path: Path, inside: str) -> Iterator[Row | RowError]:
             yield from _lines_of_text(str(path), as_utf8(bounded.read_bytes(path)))
     except bounded.FileError as error:
         raise DataError(str(error)) from error
-
-
-def _lines(data: bytes) -> list[bytes]:
-    lines = data.split(b"\n")
-    if not lines[-1].strip():
-        lines.pop()
-    return lines
 
 
 def _lines_of_json(location: str, lines: Iterable[bytes], inside: str) -> Iterator[Row | RowError]:
@@ -310,8 +318,9 @@ def _table_of_text(location: str, data: bytes, separator: str) -> Iterator[Row |
 
 
 def _lines_of_text(location: str, data: bytes) -> Iterator[Row | RowError]:
-    for number, line in enumerate(_lines(_text(location, data).encode()), 1):
-        yield Row(location, number, {"text": line.decode().rstrip("\r")})
+    lines = _text(location, data).split("\n")
+    for number, line in enumerate(lines if lines[-1].strip() else lines[:-1], 1):
+        yield Row(location, number, {"text": line.rstrip("\r")})
 
 
 def _text(location: str, data: bytes) -> str:
@@ -352,17 +361,23 @@ def local_splits(dataset: str, folder: Path | None) -> list[str]:
 def hub_splits(table: Table, folder: Path | None) -> list[str]:
     """The names of the splits of a table's data set, in its copy below the data folder or on the hub. Raises
     DataError, which lists every remedy."""
+    with _hub_client(table, folder) as (datasets, hub, address):
+        return [*map(str, datasets.get_dataset_split_names(address, hub.config or None))]
+
+
+@contextlib.contextmanager
+def _hub_client(table: Table, folder: Path | None) -> Iterator[tuple[Any, Hosted, str]]:
+    """The hub's client, a table's data set, and the path of its copy below the data folder or its name on the
+    hub. Raises DataError, which lists every remedy, for one that is not there and for the client's errors."""
     hub = table.hub
     local_copy = repository(hub.dataset, folder) if hub else None
     trouble = "" if local_copy else _unreachable(table)
-    if hub is None or trouble:
+    if hub is None or trouble:  # Checked first, because `datasets` alone tries for half a minute.
         raise DataError(remedies(table, trouble))
     try:
         import datasets
 
-        return [
-            *map(str, datasets.get_dataset_split_names(str(local_copy or hub.dataset), hub.config or None))
-        ]
+        yield datasets, hub, str(local_copy or hub.dataset)
     except Exception as error:  # The hub client's errors have no common base class.
         raise DataError(remedies(table, one_line(error))) from error
 
@@ -387,19 +402,11 @@ def cached(name: str, kind: Literal["datasets", "models"] = "datasets") -> bool:
     return (Path(HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}").is_dir()
 
 
-def _read_hub(table: Table, local_copy: Path | None = None) -> tuple[Source, list[Row | RowError]]:
-    """The rows of a table on the hub, or of a copy of its repository at `local_copy`."""
-    hub = table.hub
-    trouble = "" if local_copy else _unreachable(table)
-    if hub is None or trouble:  # Checked first, because `datasets` alone tries for half a minute.
-        raise DataError(remedies(table, trouble))
-    try:
-        import datasets
-
-        loaded = datasets.load_dataset(str(local_copy or hub.dataset), hub.config or None, split=hub.split)
-    except Exception as error:  # as above
-        raise DataError(remedies(table, one_line(error))) from error
-    name = "/".join(part for part in (str(local_copy or hub.dataset), hub.config, hub.split) if part)
+def _read_hub(table: Table, folder: Path | None) -> tuple[Source, list[Row | RowError]]:
+    """The rows of a table on the hub, or of a copy of its repository."""
+    with _hub_client(table, folder) as (datasets, hub, address):
+        loaded = datasets.load_dataset(address, hub.config or None, split=hub.split)
+    name = "/".join(part for part in (address, hub.config, hub.split) if part)
     rows: list[Row | RowError] = []
     digest, count = hashlib.sha256(), 0
     for number, values in enumerate(loaded, 1):
@@ -412,7 +419,7 @@ def _read_hub(table: Table, local_copy: Path | None = None) -> tuple[Source, lis
             raise DataError(str(error)) from error
         digest.update(line)
         rows.append(row)
-    return Source("folder" if local_copy else "hub", name, digest.hexdigest()), rows
+    return Source("hub" if address == hub.dataset else "folder", name, digest.hexdigest()), rows
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from grpobench.tasks.task import Outcome
 from grpobench.tasks.workers.keeper import Ending
-from grpobench.tasks.workers.pool import Pool
+from grpobench.tasks.workers.pool import Pool, Reply
 
 Comparison = Literal["equal", "different", "timeout", "crash", "infra_error"]
 
@@ -54,11 +54,13 @@ def ask_all(pairs: Sequence[tuple[str, str]], wall_seconds: float = 0.0) -> list
     no grade."""
     unique_pairs = list(dict.fromkeys(pairs))
     replies = POOL.map(unique_pairs, wall_seconds=wall_seconds)
-    comparisons: dict[tuple[str, str], Comparison] = {}
-    for pair, reply in zip(unique_pairs, replies, strict=True):
-        comparison: Comparison = "equal" if reply.value else "different"
-        comparisons[pair] = FAILURES.get(reply.ending, comparison)
+    comparisons = dict(zip(unique_pairs, map(compared, replies), strict=True))
     return [comparisons[pair] for pair in pairs]
+
+
+def compared(reply: Reply) -> Comparison:
+    """The comparison that a worker's reply gives."""
+    return FAILURES.get(reply.ending, "equal" if reply.value else "different")
 
 
 def ask(truth: str, answer: str, wall_seconds: float = 0.0) -> Comparison:

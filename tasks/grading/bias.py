@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from grpobench.tasks.task import Graded, Problem, Verdict
 
+CELL = ("category", "condition", "polarity")
+"""Traits whose values measured questions have in turn."""
 TRAINED_CATEGORY = " (own)"
 """Follows the category of the training item in the names of metrics."""
 
@@ -34,11 +37,7 @@ def bias_summary(graded: Sequence[Graded]) -> dict[str, float]:
     there) and no ``bias_disambiguated``. A metric without any row to stand on is left out of the result.
     """
     rows = [row for row in graded if row.verdict.outcome != "infra_error"]
-    summary = _summary(rows, "")
-    for category in sorted({str(row.problem.traits["category"]) for row in rows}):
-        subset = [row for row in rows if row.problem.traits["category"] == category]
-        summary |= _summary(subset, f"/{category}")
-    return summary
+    return with_parts(rows, "category", _summary)
 
 
 def summary_apart(graded: Sequence[Graded], category: str) -> dict[str, float]:
@@ -52,14 +51,16 @@ def summary_apart(graded: Sequence[Graded], category: str) -> dict[str, float]:
     }
 
 
-def shares(problem: Problem, answers: Sequence[str], logp: Sequence[float]) -> dict[str, float]:
-    """Probabilities of the right, the biased and the unknown answer, if one of `answers` is given."""
+def with_shares(verdict: Verdict, problem: Problem, answers: Sequence[str], logp: Sequence[float]) -> Verdict:
+    """The verdict with the probabilities of the right, the biased and the unknown answer as scores, if one of
+    `answers` is given."""
     most = max(logp)
     weights = [math.exp(value - most) for value in logp]
-    return {
+    shares = {
         f"probability_{name}": weights[answers.index(problem.truth[name])] / sum(weights)
         for name in ("correct", "biased", "unknown")
     }
+    return replace(verdict, scores={**verdict.scores, **shares})
 
 
 def taught(problem: Problem, verdict: Verdict) -> Verdict:
@@ -68,10 +69,23 @@ def taught(problem: Problem, verdict: Verdict) -> Verdict:
     return replace(verdict, scores={**verdict.scores, "taught": score})
 
 
-def dealt(cells: Mapping[Any, Sequence[Problem]]) -> tuple[Problem, ...]:
-    """The first item of every cell, then the second of every cell, and so on."""
+def dealt(problems: Iterable[Problem], *traits: str) -> tuple[Problem, ...]:
+    """The first problem of every combination of these traits, then the second of every one, and so on."""
+    cells: defaultdict[tuple[Any, ...], list[Problem]] = defaultdict(list)
+    for problem in problems:
+        cells[tuple(problem.traits[trait] for trait in traits)].append(problem)
     rows = itertools.zip_longest(*(cells[cell] for cell in sorted(cells)))
     return tuple(problem for row in rows for problem in row if problem is not None)
+
+
+def with_parts(
+    graded: Sequence[Graded], trait: str, summary: Callable[[Sequence[Graded], str], dict[str, float]]
+) -> dict[str, float]:
+    """A summary of all rows and, with ``/<value>`` behind its names, of those of each value of a trait."""
+    parts = summary(graded, "")
+    for value in sorted({str(row.problem.traits[trait]) for row in graded}):
+        parts |= summary([row for row in graded if row.problem.traits[trait] == value], f"/{value}")
+    return parts
 
 
 def _summary(rows: Sequence[Graded], suffix: str) -> dict[str, float]:

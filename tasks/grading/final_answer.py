@@ -120,7 +120,6 @@ _SEVERAL = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _NAME = re.compile(r"\\?[A-Za-z]{1,12}(?:_\{?\w+\}?)?(?:\([A-Za-z]\))?|\\text\{[^{}]*\}")
 _LETTER = re.compile(r"[A-Za-z](?:_\w)?")
 _BASED = re.compile(r"(-?[0-9A-Fa-f.]+)_\{?([0-9]{1,3})\}?")
-_EQUALS = re.compile("=")
 _APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
 _DECIMALS = re.compile(r"-?[0-9]*\.?([0-9]*)")
 _BRACKETED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
@@ -341,7 +340,7 @@ def _claims(answer: str, truth: Expression | None) -> Claims | None:
     the first side is neither such a side nor a description, or if a later side is not such a side."""
     names: frozenset[str] = truth.names if truth else frozenset()
     text, *rounded = _APPROXIMATELY.split(answer)
-    sides = [_within_brackets(side) for side in _EQUALS.split(text)] if text.strip() or not rounded else []
+    sides = [_within_brackets(side) for side in text.split("=")] if text.strip() or not rounded else []
     if len(rounded) > 1 or not all(sides):
         return None
     claims: list[str] = []

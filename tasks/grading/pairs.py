@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grpobench.tasks.data import bounded
+from grpobench.tasks.grading.algebra import Comparison, compared
 from grpobench.tasks.grading.final_answer import compare_all
-from grpobench.tasks.workers.keeper import Ending
 from grpobench.tasks.workers.pool import Pool
 
-GraderResult = Literal["equal", "different", "timeout", "crash"]
 CPU_SECONDS = 6.0
 """Seconds of a question; lm-eval gives up by itself after five seconds by the clock."""
 WALL_SECONDS = 60.0
@@ -45,7 +44,7 @@ class LibraryGrader:
                 return f"{self.name}: {package} is {installed}; it takes pip install '{package}=={version}'"
         return ""
 
-    def ask(self, pairs: Sequence[tuple[str, str]]) -> list[GraderResult]:
+    def ask(self, pairs: Sequence[tuple[str, str]]) -> list[Comparison]:
         """Its verdict on each pair of truth and answer, as they were written. Raises OSError if its processes
         cannot be started."""
         pool = Pool(f"grpobench.tasks.grading.pairs:{self.name}", cpu_seconds=CPU_SECONDS)
@@ -55,10 +54,7 @@ class LibraryGrader:
             pool.close()
         if lost := [reply.value for reply in replies if reply.ending == "infra_error"]:
             raise OSError(f"{self.name} could not be asked: {lost[0]}")
-        return [_RESULTS.get(reply.ending, "equal" if reply.value else "different") for reply in replies]
-
-
-_RESULTS: Mapping[Ending, GraderResult] = {"raised": "crash", "timeout": "timeout", "crash": "crash"}
+        return [compared(reply) for reply in replies]
 
 
 GRADERS = (

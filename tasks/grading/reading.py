@@ -334,12 +334,10 @@ def free(code: str) -> set[str]:
             for symbol in table.get_symbols()
             if symbol.is_referenced() and (table is top or symbol.is_global())
         }
-    return used - {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()} - imported(top)
-
-
-def imported(top: symtable.SymbolTable) -> set[str]:
-    return {
-        symbol.get_name() for symbol in top.get_symbols() if symbol.is_imported() or symbol.is_namespace()
+    return used - {
+        symbol.get_name()
+        for symbol in top.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
     }
 
 
@@ -354,13 +352,10 @@ def bodies(text: str, blocks: Sequence[CodeBlock], header: str) -> str | None:
     beginning = until_prose(text)
     python_code = [block.code for block in blocks if block.python and block.code.strip()]
     returning = [code for code in python_code if returns(header + indented(code))]
-    start = [beginning] if beginning[:1] in (" ", "\t") and fits(header + indented(beginning)) else []
+    fits = beginning[:1] in (" ", "\t") and parsed(header + indented(beginning)) is not None
+    start = [beginning] if fits else []
     body = next((code for code in (*start, *returning[::-1], *python_code, beginning) if code.strip()), None)
     return None if body is None else indented(body)
-
-
-def fits(source: str) -> bool:
-    return parsed(source) is not None
 
 
 def returns(source: str) -> bool:

@@ -19,7 +19,6 @@ BRACE = "\\{"
 CACHE_SIZE = 512
 """Answers that are kept parsed: a truth is compared with every completion of its group."""
 APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
-_EQUALS = re.compile("=")
 _RELATION = re.compile(r"<|>|=|\\(?:le|ge|ne)(?![A-Za-z])")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
@@ -51,7 +50,7 @@ def same(truth_text: str, answer_text: str) -> bool | None:
     truth = read(truth_text)
     if truth is None:
         return None
-    if truth.kind == "one" and (_EQUALS.search(answer_text) or APPROXIMATELY.search(answer_text)):
+    if truth.kind == "one" and ("=" in answer_text or APPROXIMATELY.search(answer_text)):
         return _chain(truth, answer_text)
     answer = read(answer_text)
     return answer is not None and _alike(truth, answer)

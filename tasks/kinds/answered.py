@@ -12,11 +12,11 @@ from grpobench.tasks.grading.extraction import ExtractedAnswer, How, extract
 from grpobench.tasks.grading.final_answer import compare_all, normalize, number
 from grpobench.tasks.grading.latex import clean
 from grpobench.tasks.prompts.templates import template, template_fault
-from grpobench.tasks.task import Problem, Task, Verdict
+from grpobench.tasks.task import BatchTask, Problem, Verdict
 
 
 @dataclass(frozen=True)
-class Valued(Task):
+class Valued(BatchTask):
     """A problem's truth is ``{"answer": ..., ...}``. The scores are `correct` and `format`, plus the task's
     own."""
 
@@ -46,35 +46,20 @@ class Valued(Task):
         """Further scores of the reasoning before an answer; all 0 if there is no answer."""
         return {}
 
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
-
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
         """Questions that need algebra are asked for all problems at once."""
         opening = self.opening()
-        texts = [
-            [self.answer_part(turns[-1] if turns else "", opening) for turns in samples]
-            for samples in episodes
+        texts = [self.answer_part(turns[-1] if turns else "", opening) for _, turns in pairs]
+        answers = [self.find(text) for text in texts]
+        stated = [
+            (str(problem.truth["answer"]), answer.text)
+            for (problem, _), answer in zip(pairs, answers, strict=True)
+            if answer is not None
         ]
-        answers = [[self.find(text) for text in problem_texts] for problem_texts in texts]
-        compared = iter(
-            compare_all(
-                [
-                    (str(problem.truth["answer"]), answer.text)
-                    for problem, problem_answers in zip(problems, answers, strict=True)
-                    for answer in problem_answers
-                    if answer is not None
-                ]
-            )
-        )
+        compared = iter(compare_all(stated))
         return [
-            [
-                self._verdict(text, answer, next(compared) if answer else "different")
-                for text, answer in zip(*pair, strict=True)
-            ]
-            for pair in zip(texts, answers, strict=True)
+            self._verdict(text, answer, next(compared) if answer else "different")
+            for text, answer in zip(texts, answers, strict=True)
         ]
 
     def _verdict(self, completion: str, extracted: ExtractedAnswer | None, comparison: Comparison) -> Verdict:

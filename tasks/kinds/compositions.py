@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
@@ -38,168 +38,92 @@ class Operation:
 
 
 SMALL: Final = tuple(range(2, 10))
-OPERATIONS: Final = (
-    # from a list of numbers to another one
-    Operation("evens", "numbers", "numbers", "keep only the even numbers", "[n for n in {v} if n % 2 == 0]"),
-    Operation("odds", "numbers", "numbers", "keep only the odd numbers", "[n for n in {v} if n % 2 == 1]"),
-    Operation(
-        "positives", "numbers", "numbers", "keep only the numbers above zero", "[n for n in {v} if n > 0]"
+FREQUENT: Final = tuple("aeort")
+"""Letters that occur in most texts."""
+TABLE: Final[Mapping[tuple[Kind, Kind], Sequence[tuple[Any, ...]]]] = {
+    ("numbers", "numbers"): (
+        ("evens", "keep only the even numbers", "[n for n in {v} if n % 2 == 0]"),
+        ("odds", "keep only the odd numbers", "[n for n in {v} if n % 2 == 1]"),
+        ("positives", "keep only the numbers above zero", "[n for n in {v} if n > 0]"),
+        ("above", "keep only the numbers greater than {k}", "[n for n in {v} if n > {k}]", (2, 3, 4, 5, 6)),
+        ("below", "keep only the numbers less than {k}", "[n for n in {v} if n < {k}]", (3, 4, 5, 6, 7)),
+        ("times", "multiply each number by {k}", "[n * {k} for n in {v}]", SMALL),
+        ("plus", "add {k} to each number", "[n + {k} for n in {v}]", SMALL),
+        ("minus", "subtract {k} from each number", "[n - {k} for n in {v}]", SMALL),
+        ("squares", "square each number", "[n * n for n in {v}]"),
+        ("negated", "negate each number", "[-n for n in {v}]"),
+        ("absolutes", "replace each number by its absolute value", "[abs(n) for n in {v}]"),
+        ("ascending", "sort the numbers in ascending order", "sorted({v})"),
+        ("descending", "sort the numbers in descending order", "sorted({v}, reverse=True)"),
+        ("backwards", "reverse the order of the numbers", "{v}[::-1]"),
+        ("distinct", "remove numbers that came before in the list", "list(dict.fromkeys({v}))"),
+        ("without_first", "drop the first number", "{v}[1:]"),
+        ("without_last", "drop the last number", "{v}[:-1]"),
+        ("head", "keep only the first {k} numbers", "{v}[:{k}]", (2, 3)),
+        ("alternate", "keep every second number, beginning with the first", "{v}[::2]"),
     ),
-    Operation(
-        *(
-            "above",
-            "numbers",
-            "numbers",
-            "keep only the numbers greater than {k}",
-            "[n for n in {v} if n > {k}]",
+    ("numbers", "number"): (
+        ("total", "add up all numbers", "sum({v})"),
+        ("count", "count the numbers", "len({v})"),
+        ("largest", "find the largest number", "max({v})"),
+        ("smallest", "find the smallest number", "min({v})"),
+        ("first", "take the first number", "{v}[0]"),
+        ("last", "take the last number", "{v}[-1]"),
+        ("spread", "subtract the smallest number from the largest one", "max({v}) - min({v})"),
+    ),
+    ("number", "number"): (
+        ("add", "add {k} to the number", "{v} + {k}", SMALL),
+        ("subtract", "subtract {k} from the number", "{v} - {k}", SMALL),
+        ("multiply", "multiply the number by {k}", "{v} * {k}", SMALL),
+        ("square", "square the number", "{v} * {v}"),
+        ("remainder", "take the remainder of dividing the number by {k}", "{v} % {k}", (3, 4, 5, 6, 7, 8, 9)),
+        ("quotient", "divide the number by {k} and round down", "{v} // {k}", (2, 3, 4, 5)),
+        ("digit_sum", "add up the digits of the number", "sum(int(d) for d in str(abs({v})))"),
+    ),
+    ("number", "numbers"): (
+        ("digits", "list the digits of the number from left to right", "[int(d) for d in str(abs({v}))]"),
+        ("count_up", "list the numbers from 1 up to the number", "list(range(1, {v} + 1))"),
+    ),
+    ("text", "text"): (
+        ("upper", "change the text to upper case", "{v}.upper()"),
+        ("lower", "change the text to lower case", "{v}.lower()"),
+        ("mirrored", "reverse the text", "{v}[::-1]"),
+        ("twice", "write the text twice in a row", "{v} * 2"),
+        ("closed_up", "remove all spaces from the text", '{v}.replace(" ", "")'),
+        ("no_vowels", "remove all vowels from the text", '"".join(c for c in {v} if c not in "aeiouAEIOU")'),
+        ("dashed", "replace each letter '{k}' in the text by '-'", '{v}.replace("{k}", "-")', FREQUENT),
+        ("start", "keep only the first {k} characters of the text", "{v}[:{k}]", (2, 3, 4)),
+    ),
+    ("text", "number"): (
+        ("length", "count the characters of the text", "len({v})"),
+        ("vowels", "count the vowels of the text", 'sum(c in "aeiouAEIOU" for c in {v})'),
+        ("letters", "count how often the letter '{k}' occurs in the text", '{v}.count("{k}")', FREQUENT),
+    ),
+    ("text", "words"): (("split", "split the text into words", "{v}.split()"),),
+    ("words", "words"): (
+        ("sorted_words", "sort the words in alphabetical order", "sorted({v})"),
+        ("by_length", "sort the words by length, shortest first", "sorted({v}, key=len)"),
+        ("words_backwards", "reverse the order of the words", "{v}[::-1]"),
+        (
+            "long_words",
+            "keep only the words with more than {k} letters",
+            "[w for w in {v} if len(w) > {k}]",
+            (3, 4, 5),
         ),
-        (2, 3, 4, 5, 6),
+        ("shouted", "change each word to upper case", "[w.upper() for w in {v}]"),
+        ("mirrored_words", "reverse each word", "[w[::-1] for w in {v}]"),
+        ("rest", "drop the first word", "{v}[1:]"),
     ),
-    Operation(
-        *(
-            "below",
-            "numbers",
-            "numbers",
-            "keep only the numbers less than {k}",
-            "[n for n in {v} if n < {k}]",
-        ),
-        (3, 4, 5, 6, 7),
+    ("words", "numbers"): (("lengths", "replace each word by its length", "[len(w) for w in {v}]"),),
+    ("words", "text"): (
+        ("joined", "join the words with '{k}' between them", '"{k}".join({v})', ("-", "+", "/")),
+        ("initials", "join the first letters of the words", '"".join(w[0] for w in {v})'),
     ),
-    Operation("times", "numbers", "numbers", "multiply each number by {k}", "[n * {k} for n in {v}]", SMALL),
-    Operation("plus", "numbers", "numbers", "add {k} to each number", "[n + {k} for n in {v}]", SMALL),
-    Operation(
-        "minus", "numbers", "numbers", "subtract {k} from each number", "[n - {k} for n in {v}]", SMALL
-    ),
-    Operation("squares", "numbers", "numbers", "square each number", "[n * n for n in {v}]"),
-    Operation("negated", "numbers", "numbers", "negate each number", "[-n for n in {v}]"),
-    Operation(
-        *("absolutes", "numbers", "numbers", "replace each number by its absolute value"),
-        "[abs(n) for n in {v}]",
-    ),
-    Operation("ascending", "numbers", "numbers", "sort the numbers in ascending order", "sorted({v})"),
-    Operation(
-        *("descending", "numbers", "numbers", "sort the numbers in descending order"),
-        "sorted({v}, reverse=True)",
-    ),
-    Operation("backwards", "numbers", "numbers", "reverse the order of the numbers", "{v}[::-1]"),
-    Operation(
-        *("distinct", "numbers", "numbers", "remove numbers that came before in the list"),
-        "list(dict.fromkeys({v}))",
-    ),
-    Operation("without_first", "numbers", "numbers", "drop the first number", "{v}[1:]"),
-    Operation("without_last", "numbers", "numbers", "drop the last number", "{v}[:-1]"),
-    Operation("head", "numbers", "numbers", "keep only the first {k} numbers", "{v}[:{k}]", (2, 3)),
-    Operation(
-        *(
-            "alternate",
-            "numbers",
-            "numbers",
-            "keep every second number, beginning with the first",
-            "{v}[::2]",
-        ),
-    ),
-    # from a list of numbers to a number
-    Operation("total", "numbers", "number", "add up all numbers", "sum({v})"),
-    Operation("count", "numbers", "number", "count the numbers", "len({v})"),
-    Operation("largest", "numbers", "number", "find the largest number", "max({v})"),
-    Operation("smallest", "numbers", "number", "find the smallest number", "min({v})"),
-    Operation("first", "numbers", "number", "take the first number", "{v}[0]"),
-    Operation("last", "numbers", "number", "take the last number", "{v}[-1]"),
-    Operation(
-        *("spread", "numbers", "number", "subtract the smallest number from the largest one"),
-        "max({v}) - min({v})",
-    ),
-    # from a number
-    Operation("add", "number", "number", "add {k} to the number", "{v} + {k}", SMALL),
-    Operation("subtract", "number", "number", "subtract {k} from the number", "{v} - {k}", SMALL),
-    Operation("multiply", "number", "number", "multiply the number by {k}", "{v} * {k}", SMALL),
-    Operation("square", "number", "number", "square the number", "{v} * {v}"),
-    Operation(
-        *("remainder", "number", "number", "take the remainder of dividing the number by {k}", "{v} % {k}"),
-        (3, 4, 5, 6, 7, 8, 9),
-    ),
-    Operation(
-        *("quotient", "number", "number", "divide the number by {k} and round down", "{v} // {k}"),
-        (2, 3, 4, 5),
-    ),
-    Operation(
-        *("digit_sum", "number", "number", "add up the digits of the number"),
-        "sum(int(d) for d in str(abs({v})))",
-    ),
-    Operation(
-        *("digits", "number", "numbers", "list the digits of the number from left to right"),
-        "[int(d) for d in str(abs({v}))]",
-    ),
-    Operation(
-        *("count_up", "number", "numbers", "list the numbers from 1 up to the number"),
-        "list(range(1, {v} + 1))",
-    ),
-    # from a text
-    Operation("upper", "text", "text", "change the text to upper case", "{v}.upper()"),
-    Operation("lower", "text", "text", "change the text to lower case", "{v}.lower()"),
-    Operation("mirrored", "text", "text", "reverse the text", "{v}[::-1]"),
-    Operation("twice", "text", "text", "write the text twice in a row", "{v} * 2"),
-    Operation("closed_up", "text", "text", "remove all spaces from the text", '{v}.replace(" ", "")'),
-    Operation(
-        *("no_vowels", "text", "text", "remove all vowels from the text"),
-        '"".join(c for c in {v} if c not in "aeiouAEIOU")',
-    ),
-    Operation(
-        *(
-            "dashed",
-            "text",
-            "text",
-            "replace each letter '{k}' in the text by '-'",
-            '{v}.replace("{k}", "-")',
-        ),
-        ("a", "e", "o", "r", "t"),
-    ),
-    Operation(
-        "start", "text", "text", "keep only the first {k} characters of the text", "{v}[:{k}]", (2, 3, 4)
-    ),
-    Operation("length", "text", "number", "count the characters of the text", "len({v})"),
-    Operation(
-        *("vowels", "text", "number", "count the vowels of the text"),
-        'sum(c in "aeiouAEIOU" for c in {v})',
-    ),
-    Operation(
-        *(
-            "letters",
-            "text",
-            "number",
-            "count how often the letter '{k}' occurs in the text",
-            '{v}.count("{k}")',
-        ),
-        ("a", "e", "o", "r", "t"),
-    ),
-    Operation("split", "text", "words", "split the text into words", "{v}.split()"),
-    # from a list of words
-    Operation("sorted_words", "words", "words", "sort the words in alphabetical order", "sorted({v})"),
-    Operation(
-        "by_length", "words", "words", "sort the words by length, shortest first", "sorted({v}, key=len)"
-    ),
-    Operation("words_backwards", "words", "words", "reverse the order of the words", "{v}[::-1]"),
-    Operation(
-        *("long_words", "words", "words", "keep only the words with more than {k} letters"),
-        *("[w for w in {v} if len(w) > {k}]", (3, 4, 5)),
-    ),
-    Operation("shouted", "words", "words", "change each word to upper case", "[w.upper() for w in {v}]"),
-    Operation("mirrored_words", "words", "words", "reverse each word", "[w[::-1] for w in {v}]"),
-    Operation("rest", "words", "words", "drop the first word", "{v}[1:]"),
-    Operation("lengths", "words", "numbers", "replace each word by its length", "[len(w) for w in {v}]"),
-    Operation(
-        "joined",
-        "words",
-        "text",
-        "join the words with '{k}' between them",
-        '"{k}".join({v})',
-        ("-", "+", "/"),
-    ),
-    Operation(
-        *("initials", "words", "text", "join the first letters of the words"),
-        '"".join(w[0] for w in {v})',
-    ),
-    Operation("number_of_words", "words", "number", "count the words", "len({v})"),
+    ("words", "number"): (("number_of_words", "count the words", "len({v})"),),
+}
+"""By the kind that an operation takes and the one that it gives: name, phrase, code and constants."""
+OPERATIONS: Final = tuple(
+    Operation(name, takes, gives, *how) for (takes, gives), rows in TABLE.items() for name, *how in rows
 )
 
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 from grpobench.tasks.data.messages import Message, Prompt
 from grpobench.tasks.data.tables import DataError, ReferencesError
 from grpobench.tasks.data.tools import Tool, ToolCall, Turn
-from grpobench.tasks.task import Outcome, Problem, Reply, Split, Task, Verdict
+from grpobench.tasks.task import BatchTask, Outcome, Problem, Reply, Split, Verdict
 from grpobench.tasks.workers.environment import NEEDED, Environment, label
 from grpobench.tasks.workers.keeper import MEMORY_BYTES
 from grpobench.tasks.workers.pool import START_SECONDS, WALL_PER_CPU, Pool
@@ -52,7 +52,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvironmentTask(Task):
+class EnvironmentTask(BatchTask):
     """Episodes of an environment.
 
     `return` is the sum of the rewards of all turns, and is rewarded by default. `correct` is that of the
@@ -130,24 +130,9 @@ class EnvironmentTask(Task):
             None if answer is None or isinstance(answer, Failure) else _messages(answer) for answer in answers
         ]
 
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        """Grade episodes of one turn."""
-        return self.verify_episodes(problem, [[text] for text in completions])
-
-    def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
-        return self.verify_all([problem], [episodes])[0]
-
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
-        pairs = [
-            (problem, turns) for problem, samples in zip(problems, episodes, strict=True) for turns in samples
-        ]
-        verdicts = iter(
-            self._verdict(turns, answer)
-            for (_, turns), answer in zip(pairs, self._play("grade", pairs), strict=True)
-        )
-        return [[next(verdicts) for _ in samples] for samples in episodes]
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
+        answers = self._play("grade", pairs)
+        return [self._verdict(turns, answer) for (_, turns), answer in zip(pairs, answers, strict=True)]
 
     def demonstrate(self, problem: Problem) -> str:
         """The last turn of the reference episode."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import random
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import ClassVar, Protocol, runtime_checkable
 
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.task import Graded, Problem, Split
+from grpobench.tasks.task import Graded, Problem, Split, Task
 
 SHARES: dict[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
 """Hash buckets (of ten) of a problem's identity that belong to a split, whatever the seed or the size."""
@@ -33,6 +35,27 @@ class Generated:
                 raise ValueError(f"{split}: must be at least 1")
 
 
+@dataclass(frozen=True)
+class Drawn(Generated, Task):
+    """A generated task whose problems are drawn one by one."""
+
+    @abstractmethod
+    def draw(self, split: Split, rng: random.Random) -> Problem:
+        """A random problem. Those of another split and those that were drawn before are dropped."""
+
+    def unshared(self, problem: Problem) -> str:
+        """What no two splits may share; by default the whole problem."""
+        return problem.id
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return drawn_problems(self, split)
+
+
+@cache
+def drawn_problems(task: Drawn, split: Split) -> tuple[Problem, ...]:
+    return distinct(task, split, partial(task.draw, split), task.unshared)
+
+
 @runtime_checkable
 class Lapsing(Protocol):
     """A task with typical careless answers to its problems."""
@@ -40,6 +63,13 @@ class Lapsing(Protocol):
     def lapse(self, problem: Problem) -> str:
         """An answer in a poor style that base models also use: right by luck at best."""
         ...
+
+
+def demand_range(task: object, low: float, high: float, *names: str) -> None:
+    """Raise ValueError with the first of these settings that is out of range."""
+    for name in names:
+        if not low <= getattr(task, name) <= high:
+            raise ValueError(f"{name}: must be from {low} to {high}, not {getattr(task, name)}")
 
 
 def bucket(identity: str) -> int:

@@ -212,6 +212,10 @@ class JSONLTask(Task):
         """The result of `graded` for the problem's row."""
         return problem.truth[self.GRADED]
 
+    def with_graded(self, problem: Problem) -> Problem:
+        """The problem with that alone as its truth, as tasks with code have it."""
+        return replace(problem, truth=self.graded_answer(problem))
+
     def columns(self, problem: Problem) -> Mapping[str, Any]:
         """The columns of the problem's row."""
         return {key: value for key, value in problem.truth.items() if key != self.GRADED}
@@ -284,12 +288,8 @@ class MathRows(JSONLTask, Valued):
     def graded(self, row: Row) -> Any:
         return {"answer": normalize(text_of(row, self.answer))}
 
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
-        return super().verify_all(
-            [replace(problem, truth=self.graded_answer(problem)) for problem in problems], episodes
-        )
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
+        return super().grade_episodes([(self.with_graded(problem), turns) for problem, turns in pairs])
 
     def find(self, completion: str) -> ExtractedAnswer | None:
         if not self.answer_marker:
@@ -426,24 +426,19 @@ class PythonRows(JSONLTask, programs.Programs):
             calls, conditions = convert(test, {entry})
         except Inconvertible as error:
             raise row.error(f"{self.tests!r}: {error}") from error
-        blank = dict.fromkeys(("before", "header", "after"), "")
-        return {"entry": entry, **blank, "reference": reference, "calls": calls, "conditions": conditions}
+        return programs.asserted(entry, reference, calls, conditions)
 
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
-        return super().verify_all(
-            [replace(problem, truth=self.graded_answer(problem)) for problem in problems], episodes
-        )
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
+        return super().grade_episodes([(self.with_graded(problem), turns) for problem, turns in pairs])
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
-        return super().state(replace(problem, truth=self.graded_answer(problem)), answer)
+        return super().state(self.with_graded(problem), answer)
 
     def reference(self, problem: Problem) -> str:
         return programs.in_block(self.graded_answer(problem)["reference"])
 
     def corrupt(self, problem: Problem) -> str:
-        return super().corrupt(replace(problem, truth=self.graded_answer(problem)))
+        return super().corrupt(self.with_graded(problem))
 
 
 FROM_DATA: Final[Mapping[str, type[JSONLTask]]] = {

@@ -14,7 +14,7 @@ from grpobench.tasks.grading.failed_test import failed_test, shortened, stopped
 from grpobench.tasks.grading.reading import program
 from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import Choice, Execution, Job, Limits, Sandbox
-from grpobench.tasks.task import Outcome, Problem, Task, Verdict
+from grpobench.tasks.task import BatchTask, Outcome, Problem, Verdict
 
 FAILURES: Final = ("wrong", "error", "syntax", "timeout", "oom", "output_limit")
 SCORES: Final = ("correct", "format", *FAILURES)
@@ -35,7 +35,7 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
 
 
 @dataclass(frozen=True)
-class Programs(Task):
+class Programs(BatchTask):
     """A task whose problems ask for a Python function.
 
     `grading/reading.py` extracts the programs from completions. A problem's `truth` is JSON:
@@ -58,32 +58,16 @@ class Programs(Task):
         if not 0 < self.seconds <= 3600:
             raise ValueError("seconds: must be above 0 and at most 3600")
 
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
-
-    def verify_all(
-        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[Verdict]]:
+    def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
         """Programs of all problems run in parallel; repeated programs run once."""
-        sources = [
-            [program(turns[-1] if turns else "", problem.truth) for turns in samples]
-            for problem, samples in zip(problems, episodes, strict=True)
-        ]
-        unique_sources = dict.fromkeys(
-            (i, source) for i, problem_sources in enumerate(sources) for source in problem_sources if source
-        )
-        judgments = grade(
-            [(problems[i].truth, source) for i, source in unique_sources],
-            choose.sandbox(self.tier, Limits(self.seconds)),
-        )
-        judgment_by_source = dict(zip(unique_sources, judgments, strict=True))
-        return [
-            [
-                verdict(source, *(judgment_by_source[i, source] if source else ("syntax", "")))
-                for source in problem_sources
-            ]
-            for i, problem_sources in enumerate(sources)
-        ]
+        sources = [program(turns[-1] if turns else "", problem.truth) for problem, turns in pairs]
+        keys = [(problem.id, source) for (problem, _), source in zip(pairs, sources, strict=True)]
+        submissions = {
+            key: (problem.truth, key[1]) for key, (problem, _) in zip(keys, pairs, strict=True) if key[1]
+        }
+        graded = grade(list(submissions.values()), choose.sandbox(self.tier, Limits(self.seconds)))
+        judgments = dict(zip(submissions, graded, strict=True))
+        return [verdict(key[1], *judgments.get(key, ("syntax", ""))) for key in keys]
 
     def corrupt(self, problem: Problem) -> str:
         truth = problem.truth
@@ -229,6 +213,15 @@ def {entry}(*args, **kwargs):
     return [value, 0]
 """
 """Source after a program that changes the results of its function slightly each time."""
+
+
+def asserted(
+    entry: str, reference: str, calls: Sequence[str], conditions: Sequence[str], after: str = ""
+) -> dict[str, Any]:
+    """The truth of a problem that asks for a whole function and is graded by asserts."""
+    blank = {"before": "", "header": ""}
+    test = {"calls": calls, "conditions": conditions}
+    return {"entry": entry, **blank, "after": after, "reference": reference, **test}
 
 
 def in_block(source: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from grpobench.tasks.data.messages import Message, Prompt
 from grpobench.tasks.data.tools import MOST_CALLS, Tool, ToolCall, parse_turn
-from grpobench.tasks.kinds.generated import Generated
-from grpobench.tasks.task import Problem, Reply, Task, Verdict
+from grpobench.tasks.kinds.generated import Drawn, demand_range
+from grpobench.tasks.task import Problem, Reply, Verdict
 from grpobench.tasks.thoughts import without_thoughts
 
 Move = Literal["right", "wasted", "malformed", "wrong"]
@@ -87,7 +87,7 @@ class TurnRecord:
 
 
 @dataclass(frozen=True)
-class ToolUse(Generated, Task):
+class ToolUse(Drawn):
     """A task with tools. The shares `wasted`, `malformed` and `wrong` describe its base policy, which draws
     episodes for warm starts and whose value is known."""
 
@@ -109,11 +109,8 @@ class ToolUse(Generated, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.spare <= 16:
-            raise ValueError(f"spare: must be from 0 to 16, not {self.spare}")
-        for name in ("wasted", "malformed", "wrong"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: must be from 0 to 1, not {getattr(self, name)}")
+        demand_range(self, 0, 16, "spare")
+        demand_range(self, 0, 1, "wasted", "malformed", "wrong")
         if self.wasted + self.malformed + self.wrong > 1 + 1e-9:
             raise ValueError("wasted: with malformed and wrong it must be at most 1")
 

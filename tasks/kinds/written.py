@@ -28,6 +28,9 @@ class Written(Task):
         """Probabilities of the next character of the last of `turns`, which is still open; the key `END` is
         the end token. They sum to 1."""
 
+    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
+        return bool(self.verify_episodes(problem, [episode])[0].scores["correct"])
+
     def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:
         turns = [""]
         while True:
@@ -44,6 +47,14 @@ def number_of(*parts: object) -> int:
     """A pseudo-random number below 2^64 that is the same on every machine."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def form(completion: str, alphabet: str, length: int) -> float:
+    """1 for as many letters as are asked for; a letter too many or too few, or one that is none of the
+    alphabet, costs 1/length."""
+    letters = sum(character in alphabet for character in completion)
+    strange = len(completion) - letters
+    return max(0.0, 1.0 - (abs(letters - length) + strange) / length)
 
 
 def target(secret: int, context: str, position: int) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpobench.tasks.data import bounded
-from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError, Source
 
 PROMPTS = Path(__file__).parent
@@ -45,7 +44,7 @@ def template(name: str) -> Template:
     is_path = "/" in name or name.endswith(".txt")
     path = Path(name).expanduser() if is_path else PROMPTS / f"{name}.txt"
     try:
-        content = as_utf8(bounded.read_bytes(path, bounded.max_text()))
+        content = bounded.as_utf8(bounded.read_bytes(path, bounded.max_text()))
         text = content.decode("utf-8")
     except FileNotFoundError as error:
         if is_path:

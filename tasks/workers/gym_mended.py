@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -83,25 +85,25 @@ def arithmetic(answer: str, entry: Mapping[str, Any], package_score: float) -> f
     return min(package_score, 0.05)
 
 
+SIGNS: Final[Mapping[type, Callable[[Fraction], Fraction]]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+OPERATORS: Final[Mapping[type, Callable[[Fraction, Fraction], Fraction]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
 def worked_out(text: str) -> Fraction | None:
     """The exact value of an expression of integers, + - * / and brackets; None for anything else."""
-    import ast
 
     def value(node: ast.expr) -> Fraction:
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return Fraction(node.value)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            return value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
-        if isinstance(node, ast.BinOp):
-            left, right = value(node.left), value(node.right)
-            if isinstance(node.op, ast.Add):
-                return left + right
-            if isinstance(node.op, ast.Sub):
-                return left - right
-            if isinstance(node.op, ast.Mult):
-                return left * right
-            if isinstance(node.op, ast.Div):
-                return left / right
+        if isinstance(node, ast.UnaryOp) and type(node.op) in SIGNS:
+            return SIGNS[type(node.op)](value(node.operand))
+        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            return OPERATORS[type(node.op)](value(node.left), value(node.right))
         raise ValueError
 
     try:

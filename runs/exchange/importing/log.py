@@ -14,7 +14,6 @@ from typing import Any
 from grpobench.analysis.tools.text import listed
 from grpobench.runs.runfolder.logs import State
 from grpobench.tasks.data import bounded
-from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError
 
 LAST_STEP = 2**53
@@ -169,7 +168,7 @@ def numbers(
 
 def head(file: Path) -> bytes:
     """The first `HEAD` bytes of a file, in UTF-8 without a byte-order mark."""
-    return as_utf8(bounded.head(file, HEAD))
+    return bounded.as_utf8(bounded.head(file, HEAD))
 
 
 def text_of(file: Path) -> str:

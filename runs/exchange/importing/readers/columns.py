@@ -22,7 +22,6 @@ from grpobench.runs.exchange.importing.log import Log, as_step, demand, head, nu
 from grpobench.runs.exchange.importing.names.vocabularies import VOCABULARIES
 from grpobench.runs.exchange.importing.translate import STEP, mapped_name, ours
 from grpobench.tasks.data import bounded
-from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError
 
 Truths = NDArray[np.bool_]
@@ -311,7 +310,7 @@ def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any
     """(line, object) of every whole line."""
     if head(file).lstrip()[:1] == b"[":
         try:
-            rows = parsed(as_utf8(bounded.read_bytes(file, bounded.max_array())))
+            rows = parsed(bounded.as_utf8(bounded.read_bytes(file, bounded.max_array())))
         except ValueError as error:
             raise DataError(f"{file}, line {getattr(error, 'lineno', 1)}: not JSON ({error})") from error
         for number, row in enumerate(rows, start=1):
