@@ -41,9 +41,9 @@ def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd
     rows: list[tuple[Any, ...]] = []
     for (task, arm, seed, step), rows_of_run in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
         if rows_of_run.groupby("problem").size().min() >= LEAST:
-            place = f"{task}\n{rows_of_run['split'].iloc[0]}{IN_RUNS}"
+            panel = f"{task}\n{rows_of_run['split'].iloc[0]}{IN_RUNS}"
             answers, correct = _by_problem(rows_of_run.to_dict("records"), lambda row: row["score/correct"])
-            rows += _curves((place, "run", arm, seed, "final" if step else "base"), answers, correct)
+            rows += _curves((panel, "run", arm, seed, "final" if step else "base"), answers, correct)
     labels = _labels(later)
     for evaluation in later:
         for policy in evaluation.content["policies"]:

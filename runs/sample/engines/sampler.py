@@ -150,7 +150,7 @@ class EngineSampler(Sampler):
 
     def sync(self) -> dict[str, float]:
         """Hand what is trained to the engine, which wakes up if it was asleep: the adapter where the engine
-        has it apart, else all weights. Raises SamplerGap when it does not answer accordingly."""
+        has it apart, else all weights. Raises SamplerMismatch when it does not answer accordingly."""
         language = self.models.language
         if self.apart:
             self.engine.load_adapter(*adapters.as_peft(language, "", self.engine.dtype))

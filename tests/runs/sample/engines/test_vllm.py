@@ -444,7 +444,7 @@ def test_run_whose_sync_is_skipped_ends_with_70_and_says_why(tmp_path: Path) -> 
     outcome = run_experiment(read_recipe(str(file)), tmp_path, execute="test_vllm.forgetting")
     assert outcome.code == 70
     (ended,) = outcome.runs_in_state("crashed")
-    assert "SamplerGap: after a weight synchronization the sampler and the trainer differ" in ended.why
+    assert "SamplerMismatch: after a weight synchronization the sampler and the trainer differ" in ended.why
     steps = [json.loads(row)["step"] for row in (ended.path / "metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 1]
 
