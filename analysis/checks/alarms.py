@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from grpobench.analysis.checks.differences import (
     find_changes_within_runs,
@@ -24,15 +23,6 @@ from grpobench.analysis.checks.gaps import (
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.topics.search import find_unsearched_values
 
-
-@dataclass(frozen=True)
-class Alarm:
-    """A fact that a reader must know before the numbers, with its details."""
-
-    title: str
-    lines: Sequence[str]
-
-
 DAMAGED_TITLE = "Damaged, and counted nowhere until it is mended"
 SPARED = "Damaged, and needed by no number"
 IMPORTED = "Imported from logs of others"
@@ -40,11 +30,12 @@ IMPORTED = "Imported from logs of others"
 
 def find_alarms(
     experiment: Experiment, damage: Sequence[str] = (), spared: Sequence[str] = ()
-) -> list[Alarm]:
-    """Everything that is damaged, not uniform, not as planned, or missing. `damage` and `spared` of `Numbers`
-    list files that could not be read."""
-    alarms = [Alarm(title, lines) for title, lines in ((DAMAGED_TITLE, damage), (SPARED, spared)) if lines]
-    return alarms + [Alarm(title, lines) for title, find in CHECKS.items() if (lines := [*find(experiment)])]
+) -> dict[str, list[str]]:
+    """Everything that is damaged, not uniform, not as planned, or missing: the lines of each check that has
+    some, by its title. `damage` and `spared` of `Numbers` list files that could not be read."""
+    lines = {DAMAGED_TITLE: [*damage], SPARED: [*spared]}
+    lines |= {title: [*find(experiment)] for title, find in CHECKS.items()}
+    return {title: of_title for title, of_title in lines.items() if of_title}
 
 
 CHECKS: Mapping[str, Callable[[Experiment], Iterable[str]]] = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from grpobench.analysis.runfolder.experiment import (
     Experiment,
-    Run,
     attempts,
     describe,
     histories,
@@ -50,13 +50,8 @@ def find_changes_within_runs(experiment: Experiment) -> Iterable[str]:
 
 def find_setting_differences(experiment: Experiment) -> Iterable[str]:
     """Seeds of an arm that differ in a setting."""
-    cells: dict[tuple[str, str], list[Run]] = {
-        (t, arm): [] for t in experiment.tasks for arm in experiment.arms
-    }
-    for run in experiment.runs:
-        cells[run.task, run.arm].append(run)
-    for (task, arm), cell_runs in cells.items():
-        runs = [run for run in cell_runs if run.config]
+    for task, arm in product(experiment.tasks, experiment.arms):
+        runs = [run for run in experiment.runs if (run.task, run.arm) == (task, arm) and run.config]
         flat = {run.seed: resolved_settings(run) for run in runs}
         for key in dict.fromkeys(key for config in flat.values() for key in config):
             if key in IDENTITY or key.startswith(WITHOUT_EFFECT):
@@ -95,21 +90,15 @@ def find_data_differences(experiment: Experiment) -> Iterable[str]:
     """Problems and models that differ between runs with the same settings."""
     for fingerprint, settings in PINNED_BY.items():
         groups: dict[str, dict[str, str]] = {}
+        prefixes = tuple(f"{name}." for name in settings)
         for run in experiment.runs:
             fingerprints = run.provenance.get("fingerprints", {})
             if fingerprint in fingerprints:
-                chosen = [
-                    (k, v) for k, v in resolved_settings(run).items() if f"{k}.".startswith(_dots(settings))
-                ]
-                groups.setdefault(json.dumps(chosen, default=str), {})[run.name] = str(
-                    fingerprints[fingerprint]
-                )[:HASH_DIGITS]
+                chosen = [(k, v) for k, v in resolved_settings(run).items() if f"{k}.".startswith(prefixes)]
+                group = groups.setdefault(json.dumps(chosen, default=str), {})
+                group[run.name] = str(fingerprints[fingerprint])[:HASH_DIGITS]
         for group in groups.values():
             yield from _difference_lines(fingerprint, group)
-
-
-def _dots(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{name}." for name in names)
 
 
 def _difference_lines(subject: str, values: Mapping[str, str]) -> Iterable[str]:

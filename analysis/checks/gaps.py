@@ -8,6 +8,7 @@ from typing import Any
 
 from grpobench.analysis.runfolder.experiment import (
     DAMAGED,
+    RUN_KEYS,
     Experiment,
     Run,
     attempts,
@@ -30,7 +31,7 @@ NONFINITE = "grad/nonfinite"
 def find_incomplete_runs(experiment: Experiment, weights: bool = True) -> Iterable[str]:
     """Runs with a result whose folder lacks files or rows that every run writes. Without `weights`, which may
     have stayed on the machine that trained them, only what is read here counts."""
-    steps = experiment.metrics.groupby(["arm", "task", "seed"], sort=False)["step"].unique()
+    steps = experiment.metrics.groupby(RUN_KEYS, sort=False)["step"].unique()
     evaluated = by_run(experiment.metrics[experiment.metrics["metric"].isin(experiment.names("eval/"))])
     answered = by_run(experiment.evaluations)
     for run in experiment.runs:
@@ -62,9 +63,8 @@ def _lost_steps(run: Run, logged: set[int]) -> list[str]:
 
 def _lost_evaluations(run: Run, summaries: Any, rows: Any) -> list[str]:
     """Evaluations whose summary is in metrics.jsonl and whose answers are not in eval.jsonl."""
-    if (record := import_record(run)) and not record.get(
-        "answers"
-    ):  # other libraries may log only summaries of evaluations
+    # Other libraries may log only summaries of evaluations.
+    if (record := import_record(run)) and not record.get("answers"):
         return []
     summed = {
         (int(step), *str(metric).split("/")[1:3])

@@ -10,13 +10,13 @@ import pandas as pd
 
 from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.measure import CENSORED, OF_STEPS, SHARES, Measure
-from grpobench.analysis.runfolder.experiment import Experiment, Run
+from grpobench.analysis.runfolder.experiment import RUN_KEYS, Experiment, Run
 from grpobench.analysis.statistics.rates import RateCurve, best_octave, width_in_octaves
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
-from grpobench.analysis.topics.accuracy import finals, graded, headline_of
-from grpobench.analysis.topics.budgets import RUN_KEYS, runs_at_equal_budgets, with_axis
-from grpobench.analysis.topics.events import collapse_of, collapses, run_findings
+from grpobench.analysis.topics.accuracy import finals, headline_of
+from grpobench.analysis.topics.budgets import runs_at_equal_budgets, with_axis
+from grpobench.analysis.topics.events import collapse_of, collapses, graded, run_findings
 from grpobench.analysis.topics.guards import also_metric, ends_of
 from grpobench.analysis.topics.rates import ArmCurve, rate_of_policy, read_curves
 
@@ -110,7 +110,7 @@ def _of_ends(kind: str, base: float, last: float) -> float:
 
 def _accuracy_where(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     """Over the problems with the traits alone; 0 for a run that diverged."""
-    frame = graded(experiment)
+    frame = graded(experiment.evaluations)
     for trait, value in where.items():
         column = f"trait/{trait}"
         if column not in frame:
@@ -232,7 +232,7 @@ def _passed(experiment: Experiment, measure: Measure, where: Mapping[str, str]) 
         samples, right = zip(*counts, strict=True)
         return float(pass_at_k(samples, right, k).mean())
 
-    ends = _ends(experiment, graded(experiment), "sampled", passes)
+    ends = _ends(experiment, graded(experiment.evaluations), "sampled", passes)
     return {run: _of_ends(measure.kind, base, last) for run, (base, last) in ends.items()}
 
 
@@ -314,5 +314,5 @@ def _wrong_length(experiment: Experiment, measure: Measure, where: Mapping[str, 
     def wrong(rows: pd.DataFrame) -> float:
         return float(rows.loc[rows["score/correct"] < 1, "length"].mean())  # NaN where all are right
 
-    ends = _ends(experiment, graded(experiment), "sampled", wrong)
+    ends = _ends(experiment, graded(experiment.evaluations), "sampled", wrong)
     return {run: last for run, (_, last) in ends.items()}

@@ -207,57 +207,29 @@ def _training(name: str, numbers: Numbers, sheet: Sheet) -> Drawing | None:
 
 
 FIGURES: Mapping[str, Kind] = {
-    "map": Kind(
-        lambda numbers, sheet: draw_map(numbers.experiment, numbers.grid, sheet),
-    ),
+    "map": Kind(lambda numbers, sheet: draw_map(numbers.experiment, numbers.grid, sheet)),
     "learning_rates": Kind(
-        lambda numbers, sheet: draw_learning_rates(numbers.experiment, numbers.rates, sheet),
+        lambda numbers, sheet: draw_learning_rates(numbers.experiment, numbers.rates, sheet)
     ),
     "final_accuracy": Kind(
-        lambda numbers, sheet: draw_final_accuracy(numbers.experiment, numbers.runs, sheet),
+        lambda numbers, sheet: draw_final_accuracy(numbers.experiment, numbers.runs, sheet)
     ),
-    "sampling": Kind(
-        lambda numbers, sheet: draw_sampling(numbers.experiment, numbers.curves, sheet),
-    ),
-    "survival": Kind(
-        lambda numbers, sheet: draw_survival(numbers.experiment, numbers.findings, sheet),
-    ),
-    "differences": Kind(
-        lambda numbers, sheet: draw_differences(numbers.experiment, numbers.compared, sheet),
-    ),
-    "targets": Kind(
-        lambda numbers, sheet: draw_targets(numbers.experiment, sheet),
-    ),
+    "sampling": Kind(lambda numbers, sheet: draw_sampling(numbers.experiment, numbers.curves, sheet)),
+    "survival": Kind(lambda numbers, sheet: draw_survival(numbers.experiment, numbers.findings, sheet)),
+    "differences": Kind(lambda numbers, sheet: draw_differences(numbers.experiment, numbers.compared, sheet)),
+    "targets": Kind(lambda numbers, sheet: draw_targets(numbers.experiment, sheet)),
     **{f"accuracy_{axis}": Kind(partial(_validation, axis), True) for axis in AXES},
     "compute_curve": Kind(
-        lambda numbers, sheet: draw_compute_curves(numbers.experiment, numbers.compute, sheet),
+        lambda numbers, sheet: draw_compute_curves(numbers.experiment, numbers.compute, sheet)
     ),
     **{name: Kind(partial(_training, name), True) for name in TRAINING},
-    "components": Kind(
-        lambda numbers, sheet: draw_components(numbers.experiment, sheet),
-        True,
-    ),
-    "credit": Kind(
-        lambda numbers, sheet: draw_credit(numbers.experiment, sheet),
-        True,
-    ),
-    "gradient": Kind(
-        lambda numbers, sheet: draw_gradients(numbers.experiment, sheet),
-        True,
-    ),
-    "bias": Kind(
-        lambda numbers, sheet: draw_bias(numbers.experiment, numbers.bias, sheet),
-    ),
-    "bias_updates": Kind(
-        lambda numbers, sheet: draw_bias_updates(numbers.experiment, sheet),
-        True,
-    ),
-    "seconds": Kind(
-        lambda numbers, sheet: draw_seconds(numbers.experiment, numbers.costs, sheet),
-    ),
-    "rates": Kind(
-        lambda numbers, sheet: draw_rates(numbers.experiment, numbers.costs, sheet),
-    ),
+    "components": Kind(lambda numbers, sheet: draw_components(numbers.experiment, sheet), True),
+    "credit": Kind(lambda numbers, sheet: draw_credit(numbers.experiment, sheet), True),
+    "gradient": Kind(lambda numbers, sheet: draw_gradients(numbers.experiment, sheet), True),
+    "bias": Kind(lambda numbers, sheet: draw_bias(numbers.experiment, numbers.bias, sheet)),
+    "bias_updates": Kind(lambda numbers, sheet: draw_bias_updates(numbers.experiment, sheet), True),
+    "seconds": Kind(lambda numbers, sheet: draw_seconds(numbers.experiment, numbers.costs, sheet)),
+    "rates": Kind(lambda numbers, sheet: draw_rates(numbers.experiment, numbers.costs, sheet)),
 }
 """All figures, in the order of the report. `FIGURE_SUMMARIES` says what each shows."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from grpobench.analysis.checks.alarms import Alarm, find_alarms
+from grpobench.analysis.checks.alarms import find_alarms
 from grpobench.analysis.checks.pairing import Pairing, check_pairing
 from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.report.catalog import Tables
@@ -63,8 +63,8 @@ class Facts:
         return count_run_statuses(self.experiment.at_all_rates, self.numbers.runs_at_all_rates)
 
     @cached_property
-    def alarms(self) -> Sequence[Alarm]:
-        """What is damaged, not uniform, not as planned, or missing."""
+    def alarms(self) -> Mapping[str, Sequence[str]]:
+        """What is damaged, not uniform, not as planned, or missing: lines by title."""
         return find_alarms(self.experiment.at_all_rates, self.numbers.damage, self.numbers.spared)
 
     @cached_property
@@ -113,7 +113,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "against_base": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.against_base],
         "pairing": asdict(facts.pairing),
         "accounting": dict(facts.accounting),
-        "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},
+        "alarms": dict(facts.alarms),
         "events": {
             name: {
                 "events": [event.row() for event in findings.events],
@@ -121,7 +121,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             }
             for name, findings in facts.numbers.findings.items()
         },
-        "sources": describe_sources(facts.numbers).row(),
+        "sources": describe_sources(facts.numbers),
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()

@@ -37,15 +37,6 @@ class RenderedFigure:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The figures of a report, in the order of the catalog."""
-
-    files: Sequence[RenderedFigure] = ()
-    embedded: Sequence[EmbeddedFigure] = ()
-    """Figures that the page embeds; empty without a page."""
-
-
-@dataclass(frozen=True)
 class Underway:
     """The figures of a report while they are being drawn."""
 
@@ -57,8 +48,9 @@ class Underway:
     helper_jobs: Sequence[Job]
     crew: Crew
 
-    def finish(self) -> Figures:
-        """Draw the remaining figures and return all: for a page at both widths, for files at text width."""
+    def finish(self) -> tuple[list[RenderedFigure], list[EmbeddedFigure]]:
+        """Draw the remaining figures. Returns all in the order of the catalog: for files at text width, and
+        for a page, if there is one, at both widths."""
         with exclude_old_objects():  # a figure is thousands of objects that refer to each other
             made = [*map(self.draw, self.local_jobs), *self.crew.finish()]
         by_job = dict(zip([*self.local_jobs, *self.helper_jobs], made, strict=True))
@@ -69,7 +61,7 @@ class Underway:
             embedded.append(
                 EmbeddedFigure(figure.name, figure.title, figure.caption, figure.markup, narrow.markup)
             )
-        return Figures(wide, embedded)
+        return wide, embedded
 
 
 def begin(numbers: Numbers, formats: Sequence[str], crew: Crew) -> Underway:
@@ -81,10 +73,8 @@ def begin(numbers: Numbers, formats: Sequence[str], crew: Crew) -> Underway:
     local_jobs = [job for job in jobs if not FIGURES[job[0]].logs_alone]
     helper_jobs = [job for job in jobs if FIGURES[job[0]].logs_alone]
     draw = partial(draw_one, numbers, frozenset(formats))
-    if helper_jobs:
-        _ = (
-            numbers.chosen
-        )  # arms may be chosen by their results; computed here, they travel to helpers with the numbers
+    if helper_jobs:  # arms may be chosen by their results; computed here, these travel with the numbers
+        _ = numbers.chosen
     crew.ask(draw, helper_jobs)
     return Underway(formats, names, draw, local_jobs, helper_jobs, crew)
 

@@ -11,7 +11,15 @@ from grpobench.analysis.runfolder.experiment import DIVERGED
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.tools.text import listed, number, percent, points, sweep_value, sweep_values_in_words
+from grpobench.analysis.tools.text import (
+    and_list,
+    listed,
+    number,
+    percent,
+    points,
+    sweep_value,
+    sweep_values_in_words,
+)
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.guards import describe_guards
 from grpobench.analysis.topics.numbers import Numbers
@@ -48,7 +56,7 @@ def joined(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """`a, b and c`; from the `most`-th on, how many more there are."""
     if len(names) > most:
         return listed(names, most - 1)
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return and_list(names)
 
 
 def arms_in_words(arms: Iterable[str], every: Sequence[str]) -> str:
@@ -339,7 +347,7 @@ def describe_reach(numbers: Numbers) -> str:
 
 def describe_format(numbers: Numbers) -> str:
     """Which changes of accuracy are changes of readability, or may be."""
-    lines = [line.bold for line in describe_sources(numbers).format]
+    lines = [line["bold"] for line in describe_sources(numbers)["format"]]
     more = len(lines) - MOST_CLAUSES
     return ", ".join(lines[:MOST_CLAUSES] + [f"and {more} more"] * (more > 0))
 

@@ -157,17 +157,11 @@ def _tasks(experiment: Experiment, label: Label) -> str:
 
 def _steps(settings: Mapping[str, RecipeKey]) -> str:
     steps = setting_text(settings, "train.steps")
-    prompts, group = (
-        setting_text(settings, "train.prompts_per_step"),
-        setting_text(settings, "train.group_size"),
-    )
+    prompts, group = (setting_text(settings, f"train.{key}") for key in ("prompts_per_step", "group_size"))
     if not (prompts and group):
         return f"A run has {steps} steps." if steps else ""
     text = f"A step samples {prompts} prompts with {group} completions each"
-    minibatches, epochs = (
-        setting_text(settings, "train.num_minibatches"),
-        setting_text(settings, "train.epochs"),
-    )
+    minibatches, epochs = (setting_text(settings, f"train.{key}") for key in ("num_minibatches", "epochs"))
     text += f" and makes {minibatches} optimizer updates per pass" if minibatches else ""
     text += f" in {epochs} pass{'es' * (epochs != '1')}" if minibatches and epochs else ""
     temperature = setting_text(settings, "sampler.temperature")
@@ -194,10 +188,7 @@ def _rates(settings: Mapping[str, RecipeKey], label: Label) -> str:
     rates = [f"{role.replace('_', ' ')} {setting_text(settings, f'{RATE}.{role}', label)}" for role in roles]
     if not rates:
         return ""
-    optimizer, schedule = (
-        setting_text(settings, "train.optimizer", label),
-        setting_text(settings, "train.schedule", label),
-    )
+    optimizer, schedule = (setting_text(settings, f"train.{key}", label) for key in ("optimizer", "schedule"))
     text = f"Learning rates: {'; '.join(rates)}"
     text += f", with {optimizer}" if optimizer else ""
     text += f" and a {schedule} schedule" if optimizer and schedule else ""
@@ -209,14 +200,11 @@ RATE = "train.learning_rate"
 
 def _rewards(settings: Mapping[str, RecipeKey], label: Label) -> str:
     """What is rewarded, where it is not the task's own score, and changes of the rewards."""
-    kind, weights = (
-        setting_text(settings, "reward.kind", label),
-        sorted(k for k in settings if k.startswith("reward.weights")),
-    )
+    kind = setting_text(settings, "reward.kind", label)
     weight_words = [
         f"{key.removeprefix('reward.weights.')} {setting_text(settings, key, label)}"
-        for key in weights
-        if key != "reward.weights"
+        for key in sorted(settings)
+        if key.startswith("reward.weights.")
     ]
     changed = [
         f"{re.sub('[._]', ' ', key.removeprefix('reward.'))} {setting_text(settings, key, label)}"

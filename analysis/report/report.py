@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, as_json, gather, json_ready
-from grpobench.analysis.report.figures import Figures, Underway, begin
+from grpobench.analysis.report.figures import RenderedFigure, Underway, begin
 from grpobench.analysis.report.methods import methods_tex
 from grpobench.analysis.report.page import render_page
 from grpobench.analysis.report.text import make_bibtex
@@ -75,14 +75,12 @@ def write(
     if "json" in formats:
         text = json.dumps(json_ready(as_json(facts)), indent=1, allow_nan=False, ensure_ascii=False)
         (folder / "report.json").write_text(json_text(text) + "\n", encoding="utf-8")
-    drawn = figures.finish()
+    drawn, embedded = figures.finish()
     _save(drawn, folder / "figures", formats)
     if "html" not in formats:
         return folder
     home = Path(os.path.relpath(facts.experiment.folder, folder)).as_posix()
-    (folder / "index.html").write_text(
-        visible(render_page(facts, drawn.embedded, home, papers)), encoding="utf-8"
-    )
+    (folder / "index.html").write_text(visible(render_page(facts, embedded, home, papers)), encoding="utf-8")
     return folder / "index.html"
 
 
@@ -127,9 +125,9 @@ def _clear(folder: Path, formats: Sequence[str]) -> None:
                 stale.unlink()
 
 
-def _save(figures: Figures, folder: Path, formats: Sequence[str]) -> None:
+def _save(figures: Sequence[RenderedFigure], folder: Path, formats: Sequence[str]) -> None:
     """Write the figures as files."""
-    for figure in figures.files:
+    for figure in figures:
         if "svg" in formats:
             (folder / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
         if "pdf" in formats:

@@ -16,6 +16,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA, no_difference
 from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.tools.text import (
     NONE,
+    and_list,
     interval,
     level_name,
     listed,
@@ -105,10 +106,9 @@ def describe_subtitle(facts: Facts) -> str:
     arms = arms_with_results(facts.numbers.grid) if axes else ()
     if axes is None or not arms:
         return facts.experiment.summary
-    names = f"{', '.join(arms[:-1])} and {arms[-1]}" if len(arms) > 1 else arms[0]
     verbs = "learn, stall, drift and collapse" if len(arms) > 1 else "learns, stalls, drifts and collapses"
     keys = sweep_values_in_words([axes.key, *axes.others]).replace(", ", " and ")
-    return f"Where {names} {verbs} on {listed(facts.experiment.tasks)}, by {keys}"
+    return f"Where {and_list(arms)} {verbs} on {listed(facts.experiment.tasks)}, by {keys}"
 
 
 def describe_head(facts: Facts) -> dict[str, str]:

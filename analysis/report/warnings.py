@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from grpobench.analysis.checks.alarms import IMPORTED, SPARED, Alarm
+from grpobench.analysis.checks.alarms import IMPORTED, SPARED
 from grpobench.analysis.checks.pairing import Pairing
 from grpobench.analysis.report.sources import describe_sources
 from grpobench.analysis.runfolder.experiment import COLLAPSED, FINISHED
@@ -39,7 +39,8 @@ class WarningInput:
     """What warnings are made from."""
 
     numbers: Numbers
-    alarms: Sequence[Alarm]
+    alarms: Mapping[str, Sequence[str]]
+    """Lines by title."""
     pairing: Pairing
 
 
@@ -118,9 +119,8 @@ def _unsuitable_rates(checked: WarningInput) -> Iterator[ReportWarning]:
 
 def _alarms(checked: WarningInput) -> Iterator[ReportWarning]:
     """What is damaged, not uniform, not as planned, or missing."""
-    for alarm in checked.alarms:
-        gravity = Gravity.NOTE if alarm.title in MILD else Gravity.FAULT
-        yield ReportWarning(alarm.title, alarm.lines, gravity)
+    for title, lines in checked.alarms.items():
+        yield ReportWarning(title, lines, Gravity.NOTE if title in MILD else Gravity.FAULT)
 
 
 def _failures(checked: WarningInput) -> Iterator[ReportWarning]:
@@ -148,18 +148,18 @@ def _failures(checked: WarningInput) -> Iterator[ReportWarning]:
 
 def _format_gains(checked: WarningInput) -> Iterator[ReportWarning]:
     """Changes of accuracy that are changes of readability, or may be."""
-    for line in describe_sources(checked.numbers).format:
-        yield ReportWarning(line.bold, [line.explanation], Gravity.DOUBT)
+    for line in describe_sources(checked.numbers)["format"]:
+        yield ReportWarning(line["bold"], [line["rest"]], Gravity.DOUBT)
 
 
 def _constant_answers(checked: WarningInput) -> Iterator[ReportWarning]:
     """Policies that answer the same to everything."""
-    constant_lines = describe_sources(checked.numbers).constant
+    constant_lines = describe_sources(checked.numbers)["constant"]
     if constant_lines:
         more = f"; and {len(constant_lines) - 1} more" * (len(constant_lines) > 1)
         yield ReportWarning(
-            f"Constant answers: {constant_lines[0].bold}{more}",
-            [f"{line.bold}. {line.explanation}" for line in constant_lines],
+            f"Constant answers: {constant_lines[0]['bold']}{more}",
+            [f"{line['bold']}. {line['rest']}" for line in constant_lines],
             Gravity.FAULT,
             "A policy that ignores the problem earns whatever share of the problems its answer fits. Compare "
             "its accuracy with that of always giving this answer.",

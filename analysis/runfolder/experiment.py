@@ -308,10 +308,13 @@ def plain_value(value: str) -> str:
 
 # Rows of tidy frames
 
+RUN_KEYS = ["arm", "task", "seed"]
+"""Columns that identify a run."""
+
 
 def by_run(frame: pd.DataFrame) -> Callable[[Run], pd.DataFrame]:
     """A function that returns the rows of a run in their order. The frame is split once, not for each run."""
-    rows = _split_rows(frame, ["arm", "task", "seed"])
+    rows = _split_rows(frame, RUN_KEYS)
     return lambda run: rows(run.arm, run.task, run.seed)
 
 

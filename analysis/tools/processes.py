@@ -70,7 +70,7 @@ def usable_cores() -> int:
 
 
 class Crew:
-    """This process and its helpers. Call either `ask` and then `finish`, or `share`, and only once.
+    """This process and its helpers. Call `ask` and then `finish`, and only once.
 
     It shares the calls of one function among this process and its helpers, and returns the results in the
     order of the calls. Helpers are new interpreters, not forks: a process that trained or sampled has
@@ -120,11 +120,6 @@ class Crew:
         """Do the jobs that helpers have not begun, and return all results in the order of the jobs. Raises
         the error of the first job that fails."""
         return self._asked()
-
-    def share(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
-        """`ask`, then `finish`."""
-        self.ask(function, jobs)
-        return self.finish()
 
     def _gather(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
         done, failed = _draw_all(self._read, function, jobs)

@@ -201,12 +201,15 @@ def two(value: float) -> str:
     return number(value, 2)
 
 
+UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+"""Units of large numbers, each with its letter."""
+
+
 def count(value: float) -> str:
     """A large number with three digits: 157k, 1.20M."""
     if value is None or not math.isfinite(value):
         return NONE
-    units = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-    for unit, letter in units:
+    for unit, letter in UNITS:
         if value >= unit:
             return f"{value / unit:.3g}{letter}"
     return f"{value:.3g}"
@@ -238,6 +241,12 @@ def listed(names: Sequence[Any], most: int = 8) -> str:
     """The first `most` names, separated by commas, and how many more there are."""
     text = ", ".join(map(str, names[:most]))
     return f"{text} and {len(names) - most} more" if len(names) > most else text
+
+
+def and_list(names: Sequence[Any]) -> str:
+    """`a, b and c`."""
+    *before, last = map(str, names)
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 RATE_SUFFIX = "+rate-x"

@@ -18,6 +18,7 @@ from grpobench.analysis.runfolder.experiment import (
     CRASHED,
     DIVERGED,
     FINISHED,
+    RUN_KEYS,
     Experiment,
     Run,
     by_cell,
@@ -27,7 +28,7 @@ from grpobench.analysis.runfolder.experiment import (
 )
 from grpobench.analysis.statistics.intervals import item_interval, seed_mean
 from grpobench.analysis.tools.text import MOST_SEEDS, NONE, each_seed, interval, percent, points
-from grpobench.analysis.topics.events import Collapse, collapses, run_findings
+from grpobench.analysis.topics.events import Collapse, collapses, graded, run_findings
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def finals(
                 }
             )
     frame = pd.DataFrame(rows)
-    return frame.merge(_item_intervals(experiment, mode), on=["arm", "task", "seed"], how="left")
+    return frame.merge(_item_intervals(experiment, mode), on=RUN_KEYS, how="left")
 
 
 def _run_status(run: Run, collapse: Collapse | None, lacking: bool) -> str:
@@ -175,7 +176,7 @@ def count_run_statuses(experiment: Experiment, runs: pd.DataFrame) -> dict[str, 
     """How many planned runs have each status, from the rows of `finals`. The numbers add up to the plan; runs
     that were not planned are not counted."""
     planned = {(run.arm, run.task, run.seed) for run in experiment.runs if run.planned}
-    keys = runs[["arm", "task", "seed"]].itertuples(index=False, name=None)
+    keys = runs[RUN_KEYS].itertuples(index=False, name=None)
     counted = Counter(s for key, s in zip(keys, runs["run_status"], strict=True) if key in planned)
     order = [FINISHED, COLLAPSED, WITHOUT_DATA, DIVERGED, CRASHED]
     return {name: counted[name] for name in dict.fromkeys([*order, *counted]) if counted[name]}
@@ -183,23 +184,13 @@ def count_run_statuses(experiment: Experiment, runs: pd.DataFrame) -> dict[str, 
 
 def _item_intervals(experiment: Experiment, mode: str | None) -> pd.DataFrame:
     """Interval over problems of each run's last evaluation on the headline split."""
-    columns = ["arm", "task", "seed", "items", "item_low", "item_high"]
-    frame, rows = graded(experiment), []
-    if frame.empty:
-        return pd.DataFrame(columns=columns)
-    for task, task_rows in frame.groupby("task", sort=False):
-        chosen = headline_of(experiment, str(task), mode)
-        task_rows = task_rows[
-            (task_rows["split"] == chosen.split)
-            & (task_rows["mode"] == chosen.mode)
-            & (task_rows["step"] > 0)
-        ]
-        for (arm, seed), run in task_rows.groupby(["arm", "seed"], sort=False):
-            last = run[run["step"] == run["step"].max()]
+    frame, rows = answers_at_ends(experiment, mode), []
+    if len(frame):
+        for key, last in frame[frame["step"] > 0].groupby(RUN_KEYS, sort=False):
             shares = last.groupby("problem")["score/correct"].mean()
             interval, _ = item_interval(shares, clusters_of(last, shares.index))
-            rows.append((arm, task, seed, len(shares), interval.low, interval.high))
-    return pd.DataFrame(rows, columns=columns)
+            rows.append((*key, len(shares), interval.low, interval.high))
+    return pd.DataFrame(rows, columns=[*RUN_KEYS, "items", "item_low", "item_high"])
 
 
 def clusters_of(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
@@ -213,13 +204,18 @@ def clusters_of(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
     ]
 
 
-def graded(experiment: Experiment) -> pd.DataFrame:
-    """Evaluated answers with a score `correct`, without answers that an infrastructure error left
-    ungraded."""
-    frame = experiment.evaluations
-    if "score/correct" not in frame:
-        return frame.iloc[:0]
-    return frame[frame["outcome"] != "infra_error"] if "outcome" in frame else frame
+def answers_at_ends(experiment: Experiment, mode: str | None = None) -> pd.DataFrame:
+    """Graded answers of the evaluation of each task's headline: those before training, and those of the last
+    evaluation of each run."""
+    frame = graded(experiment.evaluations)
+    if frame.empty:
+        return frame
+    headlines = {task: headline_of(experiment, task, mode) for task in experiment.tasks}
+    for name in ("split", "mode"):
+        chosen = {task: getattr(headline, name) for task, headline in headlines.items()}
+        frame = frame[frame[name] == frame["task"].map(chosen)]
+    last = frame.groupby(RUN_KEYS)["step"].transform("max")
+    return frame[(frame["step"] == 0) | (frame["step"] == last)]
 
 
 def accuracies(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:

@@ -263,17 +263,14 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
         [
             (
                 f"After the last update ({' and '.join(modes)}; {problems_in_words(experiment, splits)}). "
-                "Small "
-                f"points are {seeds_in_words(seeds_of(frame))}, large points their means; there are no "
+                f"Small points are {seeds_in_words(seeds_of(frame))}, large points their means; there are no "
                 "intervals."
             ),
             (
                 "Accuracies are shares, bias scores from −1 to 1: s_DIS = 2·biased/non-unknown − 1 on "
                 "disambiguated questions, and s_AMB = (1 − accuracy)·s on ambiguous questions. 0 is "
-                "unbiased, "
-                "and 1 means that every answer is the stereotype. Always answering “unknown” gives s_AMB = "
-                "0, "
-                "so disambiguated accuracy is shown as well."
+                "unbiased, and 1 means that every answer is the stereotype. Always answering “unknown” gives "
+                "s_AMB = 0, so disambiguated accuracy is shown as well."
             ),
         ]
     )
@@ -299,9 +296,8 @@ def draw_bias_updates(experiment: Experiment, sheet: Sheet) -> Drawing | None:
             (
                 f"The scores of the figure by category on {listed(list(tasks))} "
                 f"({problems_in_words(experiment, tasks)}). Lean is the probability of the stereotyped "
-                "person "
-                "minus that of the other person, by likelihood. If the category of the training item is "
-                "measured separately, the panels that do not name it are about all other categories."
+                "person minus that of the other person, by likelihood. If the category of the training item "
+                "is measured separately, the panels that do not name it are about all other categories."
             ),
             means_in_words(seeds_of(every), (BARS_WORDS if few else BANDS) + CUT, "Markers"),
             *drawn.notes,

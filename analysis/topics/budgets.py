@@ -9,13 +9,13 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.runfolder.experiment import Experiment, Run, by_cell, finite_mean
+from grpobench.analysis.runfolder.experiment import RUN_KEYS, Experiment, Run, by_cell, finite_mean
+from grpobench.analysis.tools.text import UNITS
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.figure_names import AXES
 
 TOTALS = {"tokens": "cost/generated_tokens", "flops": "cost/flops"}
 """Axis -> the metric that logs it as a running total. Seconds are logged for each step."""
-RUN_KEYS = ["arm", "task", "seed"]
 SPENDING = {
     "updates": None,
     "generated_tokens": "cost/generated_tokens",
@@ -32,8 +32,7 @@ ROUNDING = 1 + 1e-9
 
 def unit_of(largest: float) -> tuple[float, str]:
     """The unit in which an axis up to `largest` has short numbers: 1e6 and ` (M)`, or 1 and nothing."""
-    units = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-    return next(((unit, f" ({name})") for unit, name in units if largest >= 2 * unit), (1.0, ""))
+    return next(((unit, f" ({name})") for unit, name in UNITS if largest >= 2 * unit), (1.0, ""))
 
 
 def with_axis(experiment: Experiment, frame: pd.DataFrame, axis: str) -> pd.DataFrame:

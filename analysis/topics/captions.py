@@ -26,12 +26,8 @@ def seeds_of(frame: pd.DataFrame) -> list[int]:
 def counted(counts: Iterable[int], noun: str) -> str:
     """`8 seeds`, or `6 to 8 seeds` where numbers differ."""
     distinct_counts = sorted(set(counts)) or [0]
-    number = (
-        f"{distinct_counts[0]}"
-        if len(distinct_counts) == 1
-        else f"{distinct_counts[0]} to {distinct_counts[-1]}"
-    )
-    return f"{number} {noun}{'s' * (distinct_counts[-1] != 1)}"
+    ends = dict.fromkeys((distinct_counts[0], distinct_counts[-1]))
+    return f"{' to '.join(map(str, ends))} {noun}{'s' * (distinct_counts[-1] != 1)}"
 
 
 def means_in_words(counts: Sequence[int], intervals: str, subject: str = "Lines") -> str:

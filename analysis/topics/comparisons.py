@@ -22,20 +22,19 @@ from grpobench.analysis.statistics.power import POWER, REPETITIONS, SEED
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, two
-from grpobench.analysis.topics.accuracy import clusters_of, graded
+from grpobench.analysis.topics.accuracy import answers_at_ends, clusters_of
 
 
 def add_crossed_intervals(
     experiment: Experiment, runs: pd.DataFrame, task: str, pairs: Sequence[Comparison]
 ) -> list[Comparison]:
     """Add the interval over seeds × problems to the comparisons of a task. `runs` are rows of `finals`, which
-    give split and mode. A pair without a problem that all its runs answered stays unchanged."""
+    give the mode. A pair without a problem that all its runs answered stays unchanged."""
     counted = runs[(runs["task"] == task) & runs["counted"].notna()]
-    frame = graded(experiment)
-    if counted.empty or frame.empty:
+    frame = answers_at_ends(experiment, counted["mode"].iloc[0]) if len(counted) else counted
+    if frame.empty:
         return list(pairs)
-    split, mode = counted["split"].iloc[0], counted["mode"].iloc[0]
-    frame = frame[(frame["task"] == task) & (frame["split"] == split) & (frame["mode"] == mode)]
+    frame = frame[frame["task"] == task]
     failed = {(r.arm, int(r.seed)) for r in counted.itertuples() if r.state == DIVERGED}
     after, before = _by_problem(frame[frame["step"] > 0]), _by_problem(frame[frame["step"] == 0])
     crossed = []
@@ -48,11 +47,8 @@ def add_crossed_intervals(
 
 
 def _by_problem(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row per (arm, seed) and a column per problem: the mean score over the samples of the last
-    evaluation."""
-    last = frame.groupby(["arm", "seed"])["step"].transform("max")
-    keys = ["arm", "seed", "problem"]
-    return frame[frame["step"] == last].groupby(keys)["score/correct"].mean().unstack("problem")
+    """A row per (arm, seed) and a column per problem: the mean score over its samples."""
+    return frame.groupby(["arm", "seed", "problem"])["score/correct"].mean().unstack("problem")
 
 
 def _differences(

@@ -20,12 +20,12 @@ from grpobench.analysis.figures.panels import arm_handle, grid_of, leftmost, leg
 from grpobench.analysis.figures.scales import apply, scale_of
 from grpobench.analysis.figures.style import BAND, BASE_COLOR, Look, Sheet, look
 from grpobench.analysis.figures.table import PrintedTable
-from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
+from grpobench.analysis.runfolder.experiment import FINISHED, RUN_KEYS, Experiment
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.sigmoid import EXPONENTS, LEVEL, Extrapolation, Floats, extrapolate
 from grpobench.analysis.tools.text import NONE, count, interval, number, percent, points
 from grpobench.analysis.topics.accuracy import headline_of
-from grpobench.analysis.topics.budgets import ROUNDING, RUN_KEYS, unit_of, with_axis
+from grpobench.analysis.topics.budgets import ROUNDING, unit_of, with_axis
 
 COMPUTE = {"tokens": "generated tokens", "flops": "FLOPs", "seconds": "seconds"}
 """Kind of compute -> how tables name it."""
@@ -47,6 +47,7 @@ LEAST_INSIDE = 0.8
 """Share of held-out points in the band below which the table says where the others lie."""
 BEND = "the bend lies between two evaluations, so that exponent and midpoint say nothing"
 SEED = 0
+NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
 
 # Numbers
 
@@ -119,7 +120,7 @@ class ComputeCurve:
     def predicted(self) -> Estimate:
         """The accuracy at the last evaluation as the curve has it, with the band."""
         if self.fit is None:
-            return Estimate(math.nan, math.nan, math.nan)
+            return NO_ESTIMATE
         value = float(self.fit.curve(self.compute[-1:])[0])
         return Estimate(value, float(self.fit.low[-1]), float(self.fit.high[-1]))
 
@@ -142,11 +143,7 @@ def trajectories(experiment: Experiment, runs: pd.DataFrame) -> list[Trajectorie
             all_trajectories.append(
                 _trajectories(task, arm, values, compute, f"{fallen} of {total}" if fallen else "")
             )
-    return [
-        arm_trajectories
-        for arm_trajectories in all_trajectories
-        if arm_trajectories.accuracy.size or arm_trajectories.obstacle
-    ]
+    return [of_arm for of_arm in all_trajectories if of_arm.accuracy.size or of_arm.obstacle]
 
 
 def spent_by_run(experiment: Experiment) -> dict[tuple[str, str, int], list[list[float]]]:
@@ -215,12 +212,8 @@ def fit_curves(
         curves += [fit_curve(trajectories, axis, shape, np.random.default_rng(SEED), share) for axis in axes]
         if not axes:
             reason = trajectories.obstacle or "no compute was logged that grows"
-            nothing = np.zeros(0)
-            curves.append(
-                ComputeCurve(
-                    trajectories.task, trajectories.arm, "", 0, math.nan, nothing, nothing, 0, reason
-                )
-            )
+            names, empty = (trajectories.task, trajectories.arm), np.zeros(0)
+            curves.append(ComputeCurve(*names, "", 0, math.nan, empty, empty, 0, reason))
     return curves
 
 
@@ -228,26 +221,13 @@ def fit_curve(
     trajectories: Trajectories, axis: str, shape: float, rng: np.random.Generator, share: float = SHARE
 ) -> ComputeCurve:
     """The curve of an arm against one kind of compute, or the reason why there is none."""
+    task, arm, start = trajectories.task, trajectories.arm, trajectories.start
     spent, means = trajectories.compute[axis].mean(0), trajectories.accuracy.mean(0)
     fitted = int((spent <= share * spent[-1] * ROUNDING).sum())
-    curve = ComputeCurve(
-        *(
-            trajectories.task,
-            trajectories.arm,
-            axis,
-            len(trajectories.start),
-            float(trajectories.start.mean()),
-        ),
-        spent,
-        means,
-        fitted,
-        "",
-    )
+    curve = ComputeCurve(task, arm, axis, len(start), float(start.mean()), spent, means, fitted, "")
     if reason := trajectories.obstacle or _too_little(trajectories, fitted) or _no_rise(trajectories, fitted):
         return replace(curve, remark=reason)
-    fit = extrapolate(
-        trajectories.compute[axis], trajectories.accuracy, trajectories.start, fitted, rng, shape
-    )
+    fit = extrapolate(trajectories.compute[axis], trajectories.accuracy, start, fitted, rng, shape)
     if reason := _open_end(fit, float(spent[fitted - 1])):
         return replace(curve, remark=reason)
     curve = replace(curve, fit=fit)
@@ -384,9 +364,8 @@ def _frame(curves: Sequence[ComputeCurve]) -> pd.DataFrame:
     for curve in curves:
         row: dict[str, Any] = {"task": curve.task, "arm": curve.arm, "axis": curve.axis, "seeds": curve.seeds}
         row |= {"fitted": curve.fitted, "held_out": curve.held_out, "start": curve.start}
-        none = Estimate(math.nan, math.nan, math.nan)
         for name in ("ceiling", "exponent", "midpoint"):
-            estimate: Estimate = getattr(curve.fit, name) if curve.fit else none
+            estimate: Estimate = getattr(curve.fit, name) if curve.fit else NO_ESTIMATE
             row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
         predicted = curve.predicted
         last = [float(values[-1]) if len(values) else math.nan for values in (curve.compute, curve.accuracy)]

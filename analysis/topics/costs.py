@@ -267,11 +267,10 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
     down = len(rows) // across
     figure = new_figure(sheet.width, (0.24 * len(experiment.arms) + 0.6) * down + 0.25)
     color = look(experiment.arms).color
-    markers = MARKERS
     for position, (name, label) in enumerate(rows):
         axes = figure.add_subplot(down, across, position + 1)
         for row in frame.to_dict("records"):
-            mark = markers[tasks.index(row["task"]) % len(markers)]
+            mark = MARKERS[tasks.index(row["task"]) % len(MARKERS)]
             axes.plot(
                 row[name], experiment.arms.index(row["arm"]), mark, color=color[row["arm"]], markersize=4.5
             )
@@ -286,7 +285,7 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(label)
     handles = [
-        Line2D([], [], marker=markers[i % len(markers)], linestyle="", color=BASE_COLOR, markersize=4.5)
+        Line2D([], [], marker=MARKERS[i % len(MARKERS)], linestyle="", color=BASE_COLOR, markersize=4.5)
         for i in range(len(tasks))
     ]
     if len(tasks) > 1:

@@ -12,9 +12,8 @@ import pandas as pd
 
 from grpobench.analysis.detectors.history import About, Answers, History, Series
 from grpobench.analysis.detectors.registry import Findings, detect, is_read_by_detectors
-from grpobench.analysis.runfolder.experiment import Experiment, Run
+from grpobench.analysis.runfolder.experiment import RUN_KEYS, Experiment, Run
 
-KEYS = ["arm", "task", "seed"]
 SPLIT = "validation"
 
 
@@ -37,8 +36,8 @@ def histories(experiment: Experiment) -> dict[str, History]:
     metrics = experiment.metrics
     names = [name for name in metrics["metric"].unique() if is_read_by_detectors(str(name))]
     detector_metrics = metrics[metrics["metric"].isin(names)]
-    logged = dict(iter(detector_metrics.groupby(KEYS, sort=False)))
-    last = metrics.groupby(KEYS, sort=False)["step"].max()
+    logged = dict(iter(detector_metrics.groupby(RUN_KEYS, sort=False)))
+    last = metrics.groupby(RUN_KEYS, sort=False)["step"].max()
     answers = EvaluationRows(experiment.evaluations)
     by_name = {}
     for run in experiment.runs:
@@ -77,6 +76,16 @@ def about(config: Mapping[str, Any]) -> About:
     )
 
 
+def graded(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Evaluated answers with a score `correct`, without answers that an infrastructure error left
+    ungraded."""
+    if "score/correct" not in evaluations:
+        return evaluations.iloc[:0]
+    if "outcome" not in evaluations:
+        return evaluations
+    return evaluations[evaluations["outcome"] != "infra_error"]
+
+
 @dataclass(frozen=True)
 class EvaluationRows:
     """The rows of eval.jsonl of all runs, looked up by run on request."""
@@ -86,18 +95,13 @@ class EvaluationRows:
     @cached_property
     def graded(self) -> pd.DataFrame:
         """Validation answers with a score."""
-        frame = self.evaluations
-        if "score/correct" not in frame:
-            return frame.iloc[:0]
-        chosen = (frame["split"] == SPLIT) & frame["score/correct"].notna()
-        if "outcome" in frame:
-            chosen &= frame["outcome"] != "infra_error"
-        return frame[chosen]
+        frame = graded(self.evaluations)
+        return frame[(frame["split"] == SPLIT) & frame["score/correct"].notna()] if len(frame) else frame
 
     @cached_property
     def row_indices(self) -> Mapping[Any, Any]:
         """Positions of rows by (arm, task, seed, mode)."""
-        indices: Mapping[Any, Any] = self.graded.groupby([*KEYS, "mode"], sort=False).indices
+        indices: Mapping[Any, Any] = self.graded.groupby([*RUN_KEYS, "mode"], sort=False).indices
         return indices
 
     def of(self, run: Run) -> Callable[[str, str], Answers]:

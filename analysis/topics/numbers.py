@@ -10,9 +10,9 @@ import pandas as pd
 
 from grpobench.analysis.detectors.registry import Findings
 from grpobench.analysis.runfolder.evaluations import LaterEvaluation, read_later
-from grpobench.analysis.runfolder.experiment import Experiment, read_digests
+from grpobench.analysis.runfolder.experiment import RUN_KEYS, Experiment, read_digests
 from grpobench.analysis.statistics.comparison import Comparison
-from grpobench.analysis.topics.accuracy import finals
+from grpobench.analysis.topics.accuracy import answers_at_ends, finals
 from grpobench.analysis.topics.axes import OnAxes, compare_on_axes
 from grpobench.analysis.topics.bias import bias_metrics
 from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_with_base
@@ -21,26 +21,14 @@ from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.guards import GuardedChange, measure_guards
 from grpobench.analysis.topics.overview import Overview, make_overview
-from grpobench.analysis.topics.parts import ReportSelection
+from grpobench.analysis.topics.parts import Shown
 from grpobench.analysis.topics.rates import RateStudy, study_rates
-from grpobench.analysis.topics.sampling import run_samples, sample_curves
+from grpobench.analysis.topics.sampling import sample_curves
 from grpobench.analysis.topics.sources import Sources, find_sources
 from grpobench.analysis.topics.sweep import SweepCell, classify_runs, group_cells
 
 MOST_DRAWN = 20
 """Most arms in a figure: ten colors in two line styles. Readers cannot tell more apart."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What figures show of an experiment."""
-
-    arms: tuple[str, ...] = ()
-    """The arms, in the order of the recipe; empty for all, of which figures of many show some."""
-    tasks: tuple[str, ...] = ()
-    """The tasks; empty for all."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Names of arms and tasks in figures, where they differ from the recipe's."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ class Numbers:
     @cached_property
     def every(self) -> pd.DataFrame:
         """The rows of `runs` joined with `Experiment.statuses`."""
-        return self.runs.merge(self.experiment.statuses.drop(columns="state"), on=["arm", "task", "seed"])
+        return self.runs.merge(self.experiment.statuses.drop(columns="state"), on=RUN_KEYS)
 
     @cached_property
     def grid(self) -> Sequence[SweepCell]:
@@ -145,29 +133,29 @@ class Numbers:
     @cached_property
     def on_axes(self) -> Sequence[OnAxes]:
         """Every pair of arms at equal updates, tokens and seconds; empty for a map and across experiments."""
-        return (
-            ()
-            if self.experiment.sweep_values or self.experiment.apart
-            else compare_on_axes(self.experiment, self.runs)
-        )
+        apart = self.experiment.sweep_values or self.experiment.apart
+        return () if apart else compare_on_axes(self.experiment, self.runs)
 
     @cached_property
     def drawn(self) -> tuple[Numbers, str]:
         """The numbers that figures show, under the names that figures use, and what captions say about arms
         that are left out."""
         arms, note = self.chosen
-        tasks, labels = self.shown.tasks or self.experiment.tasks, self.shown.labels
-        if not labels and set(arms) == set(self.recipe_arms) and set(tasks) == set(self.experiment.tasks):
+        tasks = self.shown.tasks or self.experiment.tasks
+        has_all = set(arms) == set(self.recipe_arms) and set(tasks) == set(self.experiment.tasks)
+        if has_all and not self.shown.labels:
             return self, note
-        part = ReportSelection(tuple(arms), tuple(tasks), labels)
-        return PartNumbers(part.experiment(self.experiment), all_numbers=self, part=part), note
+        return self._part(arms, tasks), note
 
     @cached_property
     def labeled(self) -> Numbers:
         """The numbers of all arms and tasks under the names that figures use."""
         if not self.shown.labels:
             return self
-        part = ReportSelection(tuple(self.recipe_arms), tuple(self.experiment.tasks), self.shown.labels)
+        return self._part(self.recipe_arms, self.experiment.tasks)
+
+    def _part(self, arms: Sequence[str], tasks: Sequence[str]) -> PartNumbers:
+        part = Shown(tuple(arms), tuple(tasks), self.shown.labels)
         return PartNumbers(part.experiment(self.experiment), all_numbers=self, part=part)
 
     @property
@@ -223,7 +211,7 @@ class Numbers:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """pass@k and majority votes against k; see `sample_curves`."""
-        return sample_curves(run_samples(self.experiment), self.later)
+        return sample_curves(answers_at_ends(self.experiment, "sampled"), self.later)
 
 
 @dataclass(frozen=True)
@@ -232,7 +220,7 @@ class PartNumbers(Numbers):
     are corrected for all pairs, are those of the whole."""
 
     all_numbers: Numbers = field(kw_only=True)
-    part: ReportSelection = field(kw_only=True)
+    part: Shown = field(kw_only=True)
 
     def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         return self.part.rows(frame, self.all_numbers.experiment)

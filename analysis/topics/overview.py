@@ -108,17 +108,10 @@ def make_overview(
     cells = {}
     for row in rows:
         key = (row["arm"], row["task"])
+        numbers = {name: row[name] for name in ("base", "final", "gain", "collapsed", "failed", "waiting")}
+        verdict = gains.get(key, "") if not math.isnan(row["gain"]) else ""
         cells[key] = OverviewCell(
-            row["task"],
-            row["arm"],
-            row["base"],
-            row["final"],
-            row["gain"],
-            gains.get(key, "") if not math.isnan(row["gain"]) else "",
-            marks.get(key, ""),
-            row["collapsed"],
-            row["failed"],
-            row["waiting"],
+            task=row["task"], arm=row["arm"], verdict=verdict, mark=marks.get(key, ""), **numbers
         )
     return Overview(experiment.arms, experiment.tasks, cells, against, experiment.margin)
 

@@ -18,12 +18,16 @@ Entry = TypeVar("Entry", bound=Any)
 
 
 @dataclass(frozen=True)
-class ReportSelection:
-    """Which arms and tasks are left, and their other names. In a map, arms are those of the recipe."""
+class Shown:
+    """What figures show of an experiment, and under which names. In a map, arms are those of the recipe. The
+    methods are of a part with arms and tasks."""
 
-    arms: tuple[str, ...]
-    tasks: tuple[str, ...]
+    arms: tuple[str, ...] = ()
+    """The arms, in the order of the recipe; empty for all, of which figures of many show some."""
+    tasks: tuple[str, ...] = ()
+    """The tasks; empty for all."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Names of arms and tasks in figures, where they differ from the recipe's."""
 
     def label(self, name: str) -> str:
         """The name of an arm or a task in this part."""

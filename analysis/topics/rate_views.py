@@ -179,16 +179,7 @@ def _draw_accuracies(axes: Axes, curves: Sequence[ArmCurve], style: Look) -> Non
         rates = [point.rate for point in measured]
         means = [100 * point.accuracy.value for point in measured]
         color = style.color[curve.arm]
-        axes.plot(
-            rates,
-            means,
-            color=color,
-            linestyle=style.dash[curve.arm],
-            marker=style.marker[curve.arm],
-            markersize=3.2,
-            linewidth=1.3,
-            gid=tip(f"{curve.arm} on {curve.task}"),
-        )
+        axes.plot(rates, means, gid=tip(f"{curve.arm} on {curve.task}"), **_line(curve.arm, style))
         bands = [point.accuracy for point in measured]
         if all(math.isfinite(band.low) for band in bands):
             lows, highs = [100 * band.low for band in bands], [100 * band.high for band in bands]
@@ -213,16 +204,15 @@ def _draw_accuracies(axes: Axes, curves: Sequence[ArmCurve], style: Look) -> Non
 def _draw_failures(axes: Axes, curves: Sequence[ArmCurve], style: Look) -> None:
     for curve in curves:
         measured = [point for point in curve.points if point.scores]
-        axes.plot(
-            [point.rate for point in measured],
-            [100 * point.failed_share for point in measured],
-            color=style.color[curve.arm],
-            linestyle=style.dash[curve.arm],
-            marker=style.marker[curve.arm],
-            markersize=3.2,
-            linewidth=1.3,
-        )
+        shares = [100 * point.failed_share for point in measured]
+        axes.plot([point.rate for point in measured], shares, **_line(curve.arm, style))
     axes.set_ylim(-4, 104)
+
+
+def _line(arm: str, style: Look) -> dict[str, Any]:
+    """The look of an arm's curve."""
+    by_arm = {"color": style.color[arm], "linestyle": style.dash[arm], "marker": style.marker[arm]}
+    return by_arm | {"markersize": 3.2, "linewidth": 1.3}
 
 
 def _rate_axis(axes: Axes, curves: Sequence[ArmCurve]) -> None:

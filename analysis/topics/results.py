@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -229,30 +229,22 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     ]
     handles[1] = Line2D([], [], marker="D", color="#000000", markersize=4, linewidth=1.2)
     legend_above(figure, handles, ["seed", "mean, 95% interval: resolved", "unresolved"])
-    problems = counted_words({pair.problems for pair in pairs if pair.problems}, "shared problem")
+    problems = {pair.problems for pair in pairs if pair.problems}
+    shared = f", each over {counted(problems, 'shared problem')}" if problems else ""
     caption = joined(
         [
             (
                 "Difference of final accuracies inside each seed in points, first arm minus second. Points "
-                "are "
-                f"{counted_words({len(pair.seeds) for pair in pairs}, 'paired seed')} per pair and "
-                f"task{f', each over {problems}' if problems else ''}. Bars are 95% t intervals of the mean "
-                "over seeds."
+                f"are {counted({len(pair.seeds) for pair in pairs}, 'paired seed')} per pair and "
+                f"task{shared}. Bars are 95% t intervals of the mean over seeds."
             ),
             (
                 "A hollow mean marks a difference that the tests do not resolve. The interval assumes normal "
-                "differences and ignores all other pairs. The test does neither, so the interval may "
-                "exclude 0 "
-                "where the mean is hollow."
+                "differences and ignores all other pairs. The test does neither, so the interval may exclude "
+                "0 where the mean is hollow."
             ),
             broken_words(beyond),
             only,
         ]
     )
     return Drawing("differences", "Paired differences between arms", caption, figure)
-
-
-def counted_words(counts: Iterable[int], noun: str) -> str:
-    """`counted`; empty without numbers."""
-    count_list = list(counts)
-    return counted(count_list, noun) if count_list else ""

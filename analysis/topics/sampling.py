@@ -21,22 +21,8 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.intervals import seed_means
 from grpobench.analysis.statistics.samples import majority_curve, pass_curve, solved
 from grpobench.analysis.tools.text import each_seed, percent, points
-from grpobench.analysis.topics.accuracy import graded, headline_of
+from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.captions import BANDS, CUT, joined, means_in_words, problems_in_words
-
-
-def run_samples(experiment: Experiment) -> pd.DataFrame:
-    """Graded answers of the sampled evaluations in the runs, on the headline split: those before training and
-    those of the last evaluation."""
-    frame = graded(experiment)
-    if frame.empty:
-        return frame
-    frame = frame[frame["mode"] == "sampled"]
-    splits = {task: headline_of(experiment, task, "sampled").split for task in experiment.tasks}
-    frame = frame[frame["split"] == frame["task"].map(splits)]
-    last = frame.groupby(["task", "arm", "seed"])["step"].transform("max")
-    return frame[(frame["step"] == 0) | (frame["step"] == last)]
-
 
 IN_RUNS = ", in the runs"
 """How the place of samples ends that runs drew themselves."""
@@ -55,16 +41,9 @@ def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd
     rows: list[tuple[Any, ...]] = []
     for (task, arm, seed, step), rows_of_run in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
         if rows_of_run.groupby("problem").size().min() >= LEAST:
-            head = (
-                f"{task}\n{rows_of_run['split'].iloc[0]}{IN_RUNS}",
-                "run",
-                arm,
-                seed,
-                "final" if step else "base",
-            )
-            rows += _curves(
-                head, *_by_problem(rows_of_run.to_dict("records"), lambda row: row["score/correct"])
-            )
+            label = f"{task}\n{rows_of_run['split'].iloc[0]}{IN_RUNS}"
+            answers, correct = _by_problem(rows_of_run.to_dict("records"), lambda row: row["score/correct"])
+            rows += _curves((label, "run", arm, seed, "final" if step else "base"), answers, correct)
     labels = _labels(later)
     for evaluation in later:
         for policy in evaluation.content["policies"]:

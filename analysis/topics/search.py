@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -29,6 +30,7 @@ from grpobench.analysis.statistics.rate_choice import (
 )
 from grpobench.analysis.tools.text import (
     NONE,
+    and_list,
     each_seed,
     interval,
     listed,
@@ -124,10 +126,15 @@ def _numbers(by_seed: Mapping[int, float]) -> str:
 
 def describe_values(stage: Stage, values: Combination) -> str:
     """``learning rate 1e−4, clip high 0.28``; without a name where the rate alone is searched."""
-    texts = [sweep_value(value) for value in values]
     if [*stage.over] == [rate_key(stage.role)]:
-        return texts[0]
-    return ", ".join(f"{name_of(stage, key)} {text}" for key, text in zip(stage.over, texts, strict=True))
+        return sweep_value(values[0])
+    return describe_named_values(stage, values)
+
+
+def describe_named_values(stage: Stage, values: Sequence[Any]) -> str:
+    """``learning rate 1e−4, clip high 0.28``, also where the rate alone is searched."""
+    pairs = zip(stage.over, values, strict=True)
+    return ", ".join(f"{name_of(stage, key)} {sweep_value(value)}" for key, value in pairs)
 
 
 def describe_outcome(record: SearchRecord) -> str:
@@ -172,12 +179,6 @@ def _describe_interior_rule(record: SearchRecord, seeds: str, worst: str) -> str
         "highest mean minus standard deviation over seeds was chosen, the lower rate where these are equal; "
         f"a run that diverged {worst}."
     )
-
-
-def and_list(values: Sequence[object]) -> str:
-    """``1, 2 and 4``."""
-    *before, last = map(str, values)
-    return f"{', '.join(before)} and {last}" if before else last
 
 
 def describe_budget(record: SearchRecord) -> str:
@@ -239,16 +240,11 @@ def describe_failures(record: SearchRecord, stage: Stage, arm: str) -> str:
 def describe_choices(record: SearchRecord) -> list[str]:
     """A sentence for each choice."""
     return [
-        f"{arm}: {stage.role}'s {describe_grid_value(stage, arm)}; {describe_choice(record, stage, arm)}"
+        f"{arm}: {stage.role}'s {describe_named_values(stage, stage.chosen[arm])}; "
+        f"{describe_choice(record, stage, arm)}"
         for stage in searched_stages(record)
         for arm in stage.arms
     ]
-
-
-def describe_grid_value(stage: Stage, arm: str) -> str:
-    """The chosen value of each key."""
-    pairs = zip(stage.over, stage.chosen[arm], strict=True)
-    return ", ".join(f"{name_of(stage, key)} {sweep_value(value)}" for key, value in pairs)
 
 
 def describe_clarity(record: SearchRecord, stage: Stage, arm: str) -> str:
@@ -357,7 +353,7 @@ def list_search_doubts(experiment: Experiment) -> list[tuple[str, list[str]]]:
     at_edge: dict[str, str] = {}
     for stage in searched_stages(record):
         for arm in stage.arms:
-            cell = f"{arm} ({describe_grid_value(stage, arm)})"
+            cell = f"{arm} ({describe_named_values(stage, stage.chosen[arm])})"
             if text := describe_failures(record, stage, arm):
                 failing[cell] = f"{arm}: {text}"
             if remarks := edges(record, stage, arm):
@@ -442,13 +438,12 @@ def describe_rest(experiment: Experiment, record: SearchRecord) -> str:
     parts = []
     if lacking := [arm for arm in experiment.arms if arm not in searched]:
         parts.append(f"the arms {listed(lacking, MOST_NAMED)}")
-    fixed = [
+    parts += [
         f"{name_of(stage, key)} {sweep_value(values[0])} of the {stage.role}"
         for stage in record.stages
         for key, values in stage.over.items()
         if len(values) == 1
     ]
-    parts += fixed
     keys = {resolved_key(key) for stage in record.stages for key in stage.over}
     if others := [key for key in differing(experiment) if key not in keys]:
         parts.append(f"settings in which the arms differ: {listed(others, MOST_NAMED)}")

@@ -23,7 +23,7 @@ from grpobench.analysis.statistics.decomposition import (
 )
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
 from grpobench.analysis.tools.text import NONE, interval, percent, points, visible
-from grpobench.analysis.topics.accuracy import graded
+from grpobench.analysis.topics.events import graded
 
 FORMAT = "format"
 """More than half of the change is readable answers, and the interval of this part excludes 0."""
@@ -85,7 +85,7 @@ def find_sources(experiment: Experiment, runs: pd.DataFrame) -> Sources:
 def _answers(experiment: Experiment, measured_runs: pd.DataFrame) -> pd.DataFrame:
     """Graded answers and likelihoods before training and after the last update, on the split of the headline:
     the columns of the logs, `after`, `group` (what problems share, or the problem) and `COUNTS`."""
-    frame = graded(experiment)
+    frame = graded(experiment.evaluations)
     if frame.empty or measured_runs.empty or not {"outcome", "answer"} <= set(frame.columns):
         return frame.iloc[:0]
     chosen = measured_runs[[*RUN, "split", "mode"]].rename(columns={"mode": "headline"})
@@ -258,12 +258,12 @@ def sources_table(sources: Sources) -> PrintedTable:
     note = (
         "Shares before → after training in percent, gains in points, mean over the seeds with both "
         "evaluations. With the share r of readable answers and the accuracy a among them, the gain is "
-        "exactly "
-        "(r₁ − r₀)(a₀ + a₁)/2 of readable answers and (a₁ − a₀)(r₀ + r₁)/2 of better ones. If nothing "
-        "was readable, the accuracy by likelihood (of the likeliest option) stands in for a. The origin is "
-        f"{FORMAT} or {ANSWERS} if that part makes more than half of the gain and its interval excludes 0, "
-        f"and {UNKNOWN} if nothing was readable and there are no likelihoods. Intervals: t over seeds; with "
-        f"fewer than {FEWEST_SEEDS} seeds over problems (jackknife), which says nothing about other seeds."
+        "exactly (r₁ − r₀)(a₀ + a₁)/2 of readable answers and (a₁ − a₀)(r₀ + r₁)/2 of better ones. If "
+        "nothing was readable, the accuracy by likelihood (of the likeliest option) stands in for a. The "
+        f"origin is {FORMAT} or {ANSWERS} if that part makes more than half of the gain and its interval "
+        f"excludes 0, and {UNKNOWN} if nothing was readable and there are no likelihoods. Intervals: t over "
+        f"seeds; with fewer than {FEWEST_SEEDS} seeds over problems (jackknife), which says nothing about "
+        "other seeds."
     )
     return PrintedTable(
         "sources", "Where a gain comes from", header, rows, sources.arms, text_columns=2, note=note

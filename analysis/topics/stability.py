@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,14 @@ from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost
 from grpobench.analysis.figures.scales import round_ticks
 from grpobench.analysis.figures.style import Look, Sheet, look
 from grpobench.analysis.figures.table import PrintedTable
-from grpobench.analysis.runfolder.experiment import Experiment, Run, finite_mean
+from grpobench.analysis.runfolder.experiment import RUN_KEYS, Experiment, Run, finite_mean
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import holm
 from grpobench.analysis.statistics.survival import Survival, kaplan_meier, log_rank
 from grpobench.analysis.tools.text import NONE, number, p_value, percent, points, sweep_value
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.captions import counted, joined
-from grpobench.analysis.topics.events import KEYS, collapse_of, history_of
+from grpobench.analysis.topics.events import collapse_of, history_of
 from grpobench.analysis.topics.sweep import axes_of
 
 # Numbers
@@ -55,7 +55,7 @@ def compute_lifetimes(
 ) -> dict[tuple[str, str], Lifetimes]:
     """Lifetimes by (task, arm) of the runs that logged a step. A run that did not collapse is censored at its
     last step."""
-    last = experiment.metrics.groupby(KEYS, sort=False)["step"].max().to_dict()
+    last = experiment.metrics.groupby(RUN_KEYS, sort=False)["step"].max().to_dict()
     runs_by_cell: dict[tuple[str, str], list[tuple[Run, int, bool]]] = {}
     for task in experiment.tasks:
         for arm in experiment.arms:
@@ -80,7 +80,7 @@ def compute_stability(
     modes = {task: headline_of(experiment, task).mode for task in experiment.tasks}
     names = [POLICY, *(f"eval/validation/{mode}/correct" for mode in dict.fromkeys(modes.values()))]
     policy_metrics = experiment.metrics[experiment.metrics["metric"].isin(names)]
-    logged = dict(iter(policy_metrics.groupby(KEYS, sort=False)))
+    logged = dict(iter(policy_metrics.groupby(RUN_KEYS, sort=False)))
     none = policy_metrics.iloc[:0]
     rows = []
     for (task, arm), lifetimes in compute_lifetimes(experiment, findings).items():
@@ -190,24 +190,11 @@ def describe_stability(row: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-@dataclass(frozen=True)
-class LifetimeComparison:
-    """A test of whether the runs of one arm last longer than those of another on a task."""
-
-    task: str
-    first: str
-    second: str
-    collapsed: tuple[int, int]
-    runs: tuple[int, int]
-    p: float
-    """Log-rank by permutation, two-sided."""
-    p_holm: float
-    """Corrected for the pairs of the task."""
-
-
-def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) -> list[LifetimeComparison]:
-    """Compare the pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
-    comparisons: list[LifetimeComparison] = []
+def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) -> pd.DataFrame:
+    """Whether the runs of one arm last longer than those of another, for the pairs of arms (`pairs_of`) on
+    the tasks on which a run collapsed: task, first, second; collapsed and runs (of both arms); p (log-rank by
+    permutation, two-sided) and p_holm (corrected for the pairs of the task)."""
+    rows = []
     all_lifetimes = compute_lifetimes(experiment, findings)
     for task in experiment.tasks:
         arms = {arm: lifetimes for (where, arm), lifetimes in all_lifetimes.items() if where == task}
@@ -219,12 +206,8 @@ def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) 
         for (a, b), value, adjusted in zip(pairs, p, holm(finite_p), strict=True):
             counts = tuple(sum(arms[arm].ended) for arm in (a, b))
             sizes = tuple(len(arms[arm].runs) for arm in (a, b))
-            comparisons.append(
-                LifetimeComparison(
-                    task, a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), value, float(adjusted)
-                )
-            )
-    return comparisons
+            rows.append((task, a, b, counts, sizes, value, float(adjusted)))
+    return pd.DataFrame(rows, columns=["task", "first", "second", "collapsed", "runs", "p", "p_holm"])
 
 
 # Tables
@@ -280,18 +263,16 @@ def describe_infrastructure(row: Mapping[str, object]) -> str:
 
 def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> PrintedTable:
     """One row per pair of arms, for tasks on which a run collapsed."""
-    pairs = compare_lifetimes(experiment, findings)
-    frame = pd.DataFrame([asdict(pair) for pair in pairs])
+    frame = compare_lifetimes(experiment, findings)
     rows = [
         [
             pair.task,
             f"{pair.first}, {pair.second}",
-            f"{pair.collapsed[0]} of {pair.runs[0]}",
-            f"{pair.collapsed[1]} of {pair.runs[1]}",
+            *(f"{count} of {size}" for count, size in zip(pair.collapsed, pair.runs, strict=True)),
             NONE if math.isnan(pair.p) else p_value(pair.p),
             p_value(pair.p_holm),
         ]
-        for pair in pairs
+        for pair in frame.itertuples()
     ]
     note = (
         "Two-sided log-rank test of the steps at which runs collapsed, by permuting all runs over the two "
@@ -335,8 +316,7 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
             (
                 "Kaplan–Meier share of runs in % that have not collapsed, against updates. A collapse is a "
                 "lasting fall of validation accuracy or of the training reward, an event that the recipe "
-                "stops "
-                "for, or a divergence."
+                "stops for, or a divergence."
             ),
             f"Curves are of {counted(sizes, 'seed')} per arm and panel, without intervals.",
             (

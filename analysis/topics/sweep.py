@@ -17,7 +17,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE, Sheet
 from grpobench.analysis.figures.table import PrintedTable
-from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
+from grpobench.analysis.runfolder.experiment import RUN_KEYS, Experiment, SweepPoint
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error
 from grpobench.analysis.tools.text import (
     NONE,
@@ -28,7 +28,7 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.accuracy import graded, headline_of
+from grpobench.analysis.topics.accuracy import answers_at_ends, headline_of
 from grpobench.analysis.topics.captions import counted, problems_in_words
 
 
@@ -81,7 +81,6 @@ ERRORS = 2.0
 """A run learned or drifted if it differs from its base by more than this many paired standard errors."""
 CHANCE = 1 / 3
 """Largest share of seeds that may collapse at the frontier and at every smaller sweep value."""
-KEYS = ["arm", "task", "seed"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def classify_runs(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of `finals` with `change` from the base over the same problems, its standard `error`, and
     `outcome`. A run collapses (without recovery, or by diverging), learns or drifts (ends above or below its
     base by more than `ERRORS` standard errors), or stalls (none of these)."""
-    merged = runs.merge(_changes(experiment, runs), on=KEYS, how="left")
+    merged = runs.merge(_changes(experiment), on=RUN_KEYS, how="left")
     merged["outcome"] = [_outcome(row) for row in merged.to_dict("records")]
     return merged
 
@@ -140,25 +139,16 @@ def _outcome(row: Mapping[str, Any]) -> str:
     return LEARNS if change > bound else DRIFTS if change < -bound else STALLS
 
 
-def _changes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+def _changes(experiment: Experiment) -> pd.DataFrame:
     """Mean change of each run's answers from its base, paired by problem, with its standard error."""
-    columns = [*KEYS, "change", "error"]
-    frame = graded(experiment)
-    if frame.empty:
-        return pd.DataFrame(columns=columns)
-    headlines = runs[[*KEYS, "split", "mode"]].rename(columns={"split": "asked_split", "mode": "asked_mode"})
-    answers = frame.merge(headlines, on=KEYS)
-    answers = answers[
-        (answers["split"] == answers["asked_split"]) & (answers["mode"] == answers["asked_mode"])
-    ]
-    rows = []
-    for key, run in answers.groupby(KEYS, sort=False):
+    frame, rows = answers_at_ends(experiment), []
+    for key, run in frame.groupby(RUN_KEYS, sort=False) if len(frame) else ():
         first, last = run["step"].min(), run["step"].max()
         if first == 0 < last:
             scores = run.groupby(["problem", "step"], sort=False)["score/correct"].mean().unstack("step")
             difference = (scores[last] - scores[0]).dropna()
             rows.append((*key, float(difference.mean()), standard_error(difference)))
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[*RUN_KEYS, "change", "error"])
 
 
 @dataclass(frozen=True)

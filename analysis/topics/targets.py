@@ -118,11 +118,11 @@ def compare_arrivals(
     for pair in pairs:
         first, second = ({seed for arm, of, seed in values if (arm, of) == (name, task)} for name in pair)
         keys = [[(name, task, seed) for seed in sorted(first & second)] for name in pair]
-        spent, ended = (
-            [[values[key] for key in of_arm] for of_arm in keys],
-            [[values[key] < horizons[key] for key in of_arm] for of_arm in keys],
+        arm, other = (
+            ([values[key] for key in of_arm], [values[key] < horizons[key] for key in of_arm])
+            for of_arm in keys
         )
-        p.append(paired_log_rank((spent[0], ended[0]), (spent[1], ended[1])))
+        p.append(paired_log_rank(arm, other))
     adjusted = holm([1.0 if math.isnan(value) else value for value in p])
     return [(value, float(after)) for value, after in zip(p, adjusted, strict=True)]
 

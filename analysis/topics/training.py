@@ -79,11 +79,8 @@ def critic_explained(experiment: Experiment) -> pd.DataFrame:
         [experiment.metrics[experiment.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)]
     )
     trained_runs = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
-    explained, group_explained, trained_rows = (
-        by_run(experiment.select(EXPLAINED)),
-        by_run(experiment.select(GROUP)),
-        by_run(trained),
-    )
+    explained, group_explained = (by_run(experiment.select(name)) for name in (EXPLAINED, GROUP))
+    trained_rows = by_run(trained)
     for run in experiment.runs:
         if (run.task, run.arm, run.seed) not in trained_runs:
             continue

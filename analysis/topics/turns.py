@@ -15,7 +15,7 @@ from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.intervals import seed_means
 from grpobench.analysis.tools.text import NONE, each_seed, number, percent, points
-from grpobench.analysis.topics.accuracy import graded, headline_of
+from grpobench.analysis.topics.accuracy import answers_at_ends
 from grpobench.analysis.topics.captions import BANDS, CUT, joined, means_in_words, seeds_of
 
 HORIZON = "trait/difficulty"
@@ -28,14 +28,10 @@ def by_horizon(experiment: Experiment) -> pd.DataFrame:
     """Means of the headline evaluation before training and after the last update, by seed and horizon: task,
     arm, seed, horizon, step, problems, correct, turns, calls, malformed, errors. Only tasks of several
     turns whose problems have the trait `difficulty`."""
-    frame = graded(experiment)
+    frame = answers_at_ends(experiment)
     if not {HORIZON, "turns"} <= {*frame.columns}:
         return pd.DataFrame()
-    headlines = {task: headline_of(experiment, task) for task in experiment.tasks}
-    for name in ("split", "mode"):
-        frame = frame[frame[name] == frame["task"].map({t: getattr(h, name) for t, h in headlines.items()})]
-    last = frame.groupby(["task", "arm", "seed"])["step"].transform("max")
-    frame = frame[frame["turns"].notna() & ((frame["step"] == 0) | (frame["step"] == last))]
+    frame = frame[frame["turns"].notna()]
     keys = ["task", "arm", "seed", HORIZON, "step"]
     # A task whose prompts describe tools in words of their own may count calls as a score.
     columns = [(name, column) for name in COUNTS for column in (f"score/{name}", name) if column in frame]

@@ -35,7 +35,8 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.several import combine_experiments
 from grpobench.analysis.tools.processes import Crew, usable_cores
 from grpobench.analysis.topics.figure_names import FIGURE_SUMMARIES
-from grpobench.analysis.topics.numbers import Numbers, Shown
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.parts import Shown
 from grpobench.analysis.topics.rates import RateStudy
 from grpobench.analysis.topics.runs import run_settings
 from grpobench.analysis.topics.training import list_constant
@@ -248,7 +249,7 @@ class Results:
     @property
     def alarms(self) -> Mapping[str, Sequence[str]]:
         """Warnings about the runs themselves: runs that are not uniform, logs that lack rows."""
-        return {alarm.title: tuple(alarm.lines) for alarm in self.facts.alarms}
+        return {title: tuple(lines) for title, lines in self.facts.alarms.items()}
 
     @property
     def rates(self) -> RateStudy | None:

@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.shared_work import LONGEST, half_a_second, met, met_here
@@ -25,16 +26,21 @@ from grpobench.analysis.tools import processes as crews
 from grpobench.analysis.tools.processes import Crew, crew
 
 
+def share(team: Crew, function: Callable[..., Any], jobs: Sequence[Any]) -> list[Any]:
+    team.ask(function, jobs)
+    return team.finish()
+
+
 @pytest.mark.parametrize("processes", [1, 3])
 def test_results_stand_in_the_order_of_the_jobs(processes: int) -> None:
     jobs = [float(number) for number in range(200)]
     with crew(processes, "math") as team:
-        assert team.share(math.sqrt, jobs) == [math.sqrt(job) for job in jobs]
+        assert share(team, math.sqrt, jobs) == [math.sqrt(job) for job in jobs]
 
 
 def test_helpers_work_beside_this_process(tmp_path: Path) -> None:
     with crew(2, "helpers.shared_work") as team:
-        ids = team.share(partial(met, tmp_path), [0, 1])
+        ids = share(team, partial(met, tmp_path), [0, 1])
     assert len(set(ids)) == 2 and os.getpid() in ids
 
 
@@ -56,13 +62,13 @@ def test_what_helpers_import_takes_no_second_for_what_they_do_not_use() -> None:
 @pytest.mark.parametrize("how", ["killed", "raises"])
 def test_what_a_helper_does_not_finish_is_done_here(tmp_path: Path, how: str) -> None:
     with crew(2, "helpers.shared_work") as team:
-        assert team.share(partial(met_here, tmp_path, os.getpid(), how), [7, 8, 9]) == [7, 8, 9]
+        assert share(team, partial(met_here, tmp_path, os.getpid(), how), [7, 8, 9]) == [7, 8, 9]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_error_raised_is_that_of_the_first_job_that_fails(processes: int) -> None:
     with crew(processes, "operator") as team, pytest.raises(ZeroDivisionError, match="modulo"):
-        team.share(partial(divmod, 1), [3, 0, "text"])  # a text would raise TypeError
+        share(team, partial(divmod, 1), [3, 0, "text"])  # a text would raise TypeError
 
 
 def test_without_room_for_files_this_process_does_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +77,10 @@ def test_without_room_for_files_this_process_does_everything(monkeypatch: pytest
 
     with crew(3, "math") as team:
         monkeypatch.setattr(crews.pickle, "dump", full)
-        assert team.share(math.sqrt, [4.0, 9.0]) == [2.0, 3.0]
+        assert share(team, math.sqrt, [4.0, 9.0]) == [2.0, 3.0]
     monkeypatch.setattr(crews.tempfile, "TemporaryFile", full)
     with crew(3, "math") as team:
-        assert team.share(math.sqrt, [4.0, 9.0]) == [2.0, 3.0]
+        assert share(team, math.sqrt, [4.0, 9.0]) == [2.0, 3.0]
 
 
 def test_helpers_end_when_nothing_is_asked_of_them_or_this_process_fails() -> None:
@@ -92,7 +98,8 @@ sys.path.insert(0, sys.argv[1])
 from grpobench.analysis.tools.processes import crew
 from helpers.shared_work import half_a_second
 with crew(2, "helpers.shared_work") as team:
-    team.share(partial(half_a_second, Path(sys.argv[2])), range(200))
+    team.ask(partial(half_a_second, Path(sys.argv[2])), range(200))
+    team.finish()
 """
 
 
@@ -128,7 +135,7 @@ def test_helpers_import_no_program_and_nothing_from_the_working_directory(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "met").mkdir()
     with crew(2, "helpers.shared_work") as team:
-        assert len(set(team.share(partial(met, tmp_path / "met"), [0, 1]))) == 2
+        assert len(set(share(team, partial(met, tmp_path / "met"), [0, 1]))) == 2
 
 
 @pytest.fixture(scope="module")

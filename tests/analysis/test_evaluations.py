@@ -19,9 +19,9 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.intervals import item_interval, wilson
-from grpobench.analysis.topics.accuracy import finals
+from grpobench.analysis.topics.accuracy import answers_at_ends, finals
 from grpobench.analysis.topics.evaluations import later_scores, list_agreements
-from grpobench.analysis.topics.sampling import draw_sampling, run_samples, sample_curves
+from grpobench.analysis.topics.sampling import draw_sampling, sample_curves
 
 SMALL: dict[str, Any] = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2}
 Answers = Mapping[str, Sequence[str | None]]
@@ -91,7 +91,7 @@ def root(tmp_path: Path) -> Path:
 
 def curves(root: Path) -> tuple[Experiment, Any]:
     experiment = load(root)
-    return experiment, sample_curves(run_samples(experiment), read_later(experiment))
+    return experiment, sample_curves(answers_at_ends(experiment, "sampled"), read_later(experiment))
 
 
 def test_curves_match_their_rows_and_stand_where_runs_were_trained(root: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.edits import edit, edit_rows
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
@@ -17,7 +17,7 @@ from grpobench.analysis.report.headline import describe_headline
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.guards import measure_guards
-from grpobench.analysis.topics.numbers import Shown
+from grpobench.analysis.topics.parts import Shown
 from grpobench.analysis.topics.warnings import Gravity
 
 GUARD = {"also:letters": -2.0, "loss:text": 0.05, "format": -2.0}
@@ -35,16 +35,17 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     root = made.write(tmp_path_factory.mktemp("guards"))
     for log in root.glob("*/metrics.jsonl"):
         arm, _, seed = log.parent.name.split("-")
-        rows = [json.loads(line) for line in log.read_text().splitlines()]
-        for row in (rows[0], rows[-1]):
-            changes = [(change + NOISE[int(seed[1:])]) * (row["step"] > 0) for change in COST[arm]]
-            row["also/letters/test/greedy/correct"] = 0.8 + changes[0]
-            row["also/letters/validation/greedy/correct"] = 0.1  # test decides
-            row["also/text/test/likelihood/loss"] = 3.0 + changes[1]
-            row["eval/test/greedy/format"] = 0.9 + changes[2]
-        log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    described = json.loads((root / "experiment.json").read_text())
-    (root / "experiment.json").write_text(json.dumps({**described, "guard": GUARD}))
+
+        def pay(row: dict[str, Any], arm: str = arm, noise: float = NOISE[int(seed[1:])]) -> None:
+            if row["step"] in (0, 4):
+                changes = [(change + noise) * (row["step"] > 0) for change in COST[arm]]
+                row["also/letters/test/greedy/correct"] = 0.8 + changes[0]
+                row["also/letters/validation/greedy/correct"] = 0.1  # test decides
+                row["also/text/test/likelihood/loss"] = 3.0 + changes[1]
+                row["eval/test/greedy/format"] = 0.9 + changes[2]
+
+        edit_rows(log, pay)
+    edit(root / "experiment.json", lambda described: described.update(guard=GUARD))
     return load(root)
 
 
@@ -157,8 +158,3 @@ def test_runs_without_a_result_are_left_out(experiment: Experiment) -> None:
 def test_figures_call_a_guarded_arm_by_its_label(facts: Facts) -> None:
     labeled = facts.numbers.showing(Shown(labels={"a": "first", "sums": "letters"})).labeled
     assert "(first on letters: accuracy on letters −10.0 points" in describe_headline(labeled)
-
-
-def test_no_page_names_guards_of_a_folder_without_them(tmp_path: Path) -> None:
-    root = Synthetic(arms=("a",), tasks=("sums",), seeds=(1,), steps=4, every=2).write(tmp_path)
-    assert load(root).guard == {} and load(root).targets == ()

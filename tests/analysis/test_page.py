@@ -17,13 +17,14 @@ from grpobench.analysis.report import references
 from grpobench.analysis.report import runs as views
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.methods import describe_draws, describe_methods
-from grpobench.analysis.report.page import inline, render_page
+from grpobench.analysis.report.page import render_page
 from grpobench.analysis.report.pairs import pairs_by_task
-from grpobench.analysis.report.samples import difference, find_samples, shortened
+from grpobench.analysis.report.samples import find_samples, shortened
 from grpobench.analysis.report.text import CITED, bibtex_entry, make_bibtex
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import Comparison
-from grpobench.analysis.topics.numbers import Numbers, Shown
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.parts import Shown
 from grpobench.analysis.topics.runs import RecipeKey
 
 SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
@@ -58,11 +59,7 @@ def root(tmp_path: Path) -> Path:
     ).write(tmp_path)
 
 
-def test_a_difference_marks_words_that_came_and_words_that_went() -> None:
-    assert (
-        difference("1+2=3 so 3", "1+2=4 so 4") == "1+2=<del>3</del><ins>4</ins> so <del>3</del><ins>4</ins>"
-    )
-    assert difference("a<b", "a<c") == "a&lt;<del>b</del><ins>c</ins>"
+def test_a_long_text_loses_its_middle() -> None:
     assert shortened("x" * 1000) == "x" * 350 + " […300 characters…] " + "x" * 350
 
 
@@ -205,13 +202,6 @@ def test_the_p_of_a_difference_and_that_of_an_equivalence_have_columns_of_their_
     (task,) = pairs_by_task([better, replace(better, verdict="worse"), replace(better, verdict="equivalent")])
     shown = {row.verdict: (row.p, row.equivalence) for row in task.rows}
     assert shown["better"] == shown["worse"] == ("p 0.010", "") and shown["equivalent"] == ("", "p 0.020")
-
-
-def test_figures_take_the_colors_of_the_page() -> None:
-    marks = '<g style="fill: #262626; stroke: #0173b2"/><g style="fill: #123456"/>'
-    svg = f'<svg width="10pt" height="5pt">{marks}</svg>'
-    text = inline(svg, "one", "A title")
-    assert "fill: var(--ink); stroke: var(--c0)" in text and "#123456" in text
 
 
 def test_tables_and_headline_of_the_page_have_the_names_of_its_figures(root: Path) -> None:

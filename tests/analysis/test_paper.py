@@ -30,8 +30,9 @@ from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import seed_mean, seed_means
 from grpobench.analysis.statistics.survival import kaplan_meier, restricted_mean
 from grpobench.analysis.tools.text import human
-from grpobench.analysis.topics.numbers import Numbers, Shown
+from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.paper import FinalAccuracy, accuracy_tex, entries, unbeaten, width_of
+from grpobench.analysis.topics.parts import Shown
 from grpobench.analysis.topics.training import list_constant
 from grpobench.runs import cli
 from grpobench.runs.api.results import Results

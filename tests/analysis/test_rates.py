@@ -32,7 +32,8 @@ from grpobench.analysis.report.terminal import rate_lines
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.comparisons import comparisons_table
-from grpobench.analysis.topics.numbers import Numbers, Shown
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.parts import Shown
 from grpobench.analysis.topics.rate_views import draw_learning_rates, rate_curves_table, rate_pairs_table
 from grpobench.analysis.topics.rates import ROBUST, ArmAtRate, ArmCurve, RateStudy, compare_curves
 from grpobench.runs.commands.reports import accuracy_lines

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.edits import edit
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
@@ -77,9 +78,8 @@ def facts_of(
         "test_problems": 8,
     }
     root = Synthetic(**{**made_runs, **changes}).write(folder)  # type: ignore[arg-type]
-    described = json.loads((root / "experiment.json").read_text())
-    described["search"] = record.table() | {"sha256": record.sha256}
-    (root / "experiment.json").write_text(json.dumps(described))
+    search = record.table() | {"sha256": record.sha256}
+    edit(root / "experiment.json", lambda described: described.update(search=search))
     return gather(load(root))
 
 
@@ -164,8 +164,8 @@ def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path:
 
 def test_values_that_the_search_did_not_choose_are_an_alarm(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, made(), steps=12)
-    (alarm,) = [candidate for candidate in facts.alarms if candidate.title == "Not what the search chose"]
-    assert list(alarm.lines) == ["grpo: train.learning_rate.policy is 0.0001, and the search chose 2e−4"]
+    line = "grpo: train.learning_rate.policy is 0.0001, and the search chose 2e−4"
+    assert facts.alarms["Not what the search chose"] == [line]
     title = "Learning rates were searched under other settings: steps 8 (here 12)"
     assert title in [warning.title for warning in facts.warnings]
 
@@ -267,8 +267,7 @@ def test_the_first_doubt_is_a_rate_that_was_not_searched(tmp_path: Path) -> None
     facts = gather(load(root))
     doubts = [warning for warning in facts.warnings if warning.gravity == Gravity.DOUBT]
     assert doubts[0].title == plain and f"{plain}." in describe_methods(facts, {})
-    described = json.loads((root / "experiment.json").read_text())
-    (root / "experiment.json").write_text(json.dumps({**described, "borrowed_rates": {"rloo": "grpo"}}))
+    edit(root / "experiment.json", lambda described: described.update(borrowed_rates={"rloo": "grpo"}))
     facts = gather(load(root))
     title = "No learning rate was chosen for rloo: the rate is that of the arm grpo"
     assert facts.warnings[0].title == title == as_json(facts)["warnings"][0]["title"]
@@ -288,8 +287,7 @@ def test_damage_in_experiment_json_is_named_and_strict_refuses_it(
     root = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=8).write(
         tmp_path
     )
-    described = json.loads((root / "experiment.json").read_text())
-    (root / "experiment.json").write_text(json.dumps(described | written))
+    edit(root / "experiment.json", lambda described: described.update(written))
     experiment = load(root)
     assert experiment.search is None and any(re.search(fault, line) for line in experiment.damage)
     with pytest.raises(LogError, match=fault):

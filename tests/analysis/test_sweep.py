@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.edits import edit
 from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 from hypothesis import given
@@ -27,7 +28,8 @@ from grpobench.analysis.report.text import describe_frontiers, describe_head, de
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.intervals import Estimate
-from grpobench.analysis.topics.numbers import Numbers, Shown
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.parts import Shown
 from grpobench.analysis.topics.stability import panels_of
 from grpobench.analysis.topics.sweep import (
     SweepAxes,
@@ -81,8 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         samples=1,
         name="map",
     ).write(tmp_path_factory.mktemp("maps"))
-    described = json.loads((root / "experiment.json").read_text())
-    (root / "experiment.json").write_text(json.dumps(described | {"sweep_values": sweep_values}))
+    edit(root / "experiment.json", lambda described: described.update(sweep_values=sweep_values))
     return root
 
 
@@ -175,13 +176,11 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
     page_text = re.sub(r"<[^>]+>", "", page)
     assert "Stability map" in page_text and "How far each arm goes without a collapse" in page_text
     assert (
-        "gspo at minibatches 1, arithmetic: the highest learning rate at which at most a third "
-        "of the seeds "
+        "gspo at minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
         "collapse is 2e−4; there 1 of 3 collapsed and 2 of 3 learned"
     ) in page_text
     assert (
-        "dpo at minibatches 1, arithmetic: the highest learning rate at which at most a third "
-        "of the seeds "
+        "dpo at minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
         "collapse is 4e−4, the largest of the grid; there 1 of 3 collapsed and 2 of 3 learned"
     ) in page_text
     assert (
@@ -317,11 +316,8 @@ def dead(tmp_path: Path, missing: tuple[str, ...] = ()) -> Path:
         samples=1,
         name="dead-map",
     ).write(tmp_path)
-    described = json.loads((root / "experiment.json").read_text())
-    summary = "Where GRPO, PPO, GSPO and DPO learn"
-    (root / "experiment.json").write_text(
-        json.dumps(described | {"sweep_values": sweep_values, "summary": summary})
-    )
+    more = {"sweep_values": sweep_values, "summary": "Where GRPO, PPO, GSPO and DPO learn"}
+    edit(root / "experiment.json", lambda described: described.update(more))
     for run in root.glob("*/run.toml"):
         if run.parent.name.startswith(missing or ("none",)):
             shutil.rmtree(run.parent)
@@ -394,8 +390,7 @@ def test_bases_with_seeds_of_their_own_are_as_planned_and_have_a_headline(tmp_pa
             shutil.rmtree(root / name)
             described["runs"].remove(name)
         (root / "experiment.json").write_text(json.dumps(described))
-        alarms = {alarm.title: [*alarm.lines] for alarm in find_alarms(load(root))}
-        return alarms.get("Not as planned", [])
+        return find_alarms(load(root)).get("Not as planned", [])
 
     assert not unplan(of_other_base)
     headline = "Mean final accuracy is 60.0 to 70.0 % on arithmetic."

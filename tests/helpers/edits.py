@@ -15,6 +15,14 @@ def edit(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(content))
 
 
+def edit_rows(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change every row of a JSONL file."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        change(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def half(path: Path) -> None:
     """Keep the first half of a file."""
     content = path.read_bytes()

@@ -45,8 +45,6 @@ class Synthetic:
     """(arm, task, seed) -> (state, last step), for runs that did not finish."""
     drop: Collection[str] = ()
     """Prefixes of metrics that are not logged."""
-    identical: bool = False
-    """Arms share their random numbers: an A/An experiment in which equal gains give equal runs."""
     accuracy: Callable[[str, str, int], float] | None = None
     """(arm, task, seed) -> final accuracy, exactly."""
     explained: Callable[[str, int, int], float | None] | None = None
@@ -130,9 +128,7 @@ class Synthetic:
     def _logs(
         self, arm: str, task: str, seed: int, state: str, last: int
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        rng = np.random.default_rng(
-            [seed, self.tasks.index(task), 0 if self.identical else self.arms.index(arm)]
-        )
+        rng = np.random.default_rng([seed, self.tasks.index(task), self.arms.index(arm)])
         base = 0.2 + 0.1 * self.tasks.index(task) + 0.01 * seed
         final = base + self.gain.get(arm, 0.2) + self.spread * rng.standard_normal()
         if self.accuracy is not None:
@@ -165,10 +161,8 @@ class Synthetic:
     def _training(
         self, arm: str, step: int, level: float, tokens: int, rng: np.random.Generator
     ) -> dict[str, float]:
-        noise = (
-            float(rng.normal(0, 0.03)) if step > 1 else 0.0
-        )  # the first rollouts are the same in every arm
-        if step == 1:
+        noise = float(rng.normal(0, 0.03)) if step > 1 else 0.0
+        if step == 1:  # the first rollouts are the same in every arm
             level = 0.25
         row = {
             "reward/mean": level + noise,

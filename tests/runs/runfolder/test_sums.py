@@ -249,7 +249,7 @@ def test_lost_weights_cost_a_report_nothing_and_are_named(tmp_path: Path) -> Non
     (path / "final" / "policy.safetensors").unlink()
     loaded = grpobench.load(tmp_path)
     assert [run.state for run in loaded.experiment.runs] == ["finished"] and not loaded.damage
-    (line,) = loaded.facts.alarms[0].lines
+    (line,) = next(iter(loaded.facts.alarms.values()))
     assert f"{path}/final/policy.safetensors: is missing" in line
 
 
