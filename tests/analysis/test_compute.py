@@ -6,10 +6,13 @@ import csv
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.edits import edit_rows
 from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
@@ -92,16 +95,6 @@ def test_what_is_not_fitted_says_why(trajectories_of_arm: Trajectories, reason: 
     assert np.isnan(curve.inside)
 
 
-def test_three_evaluations_are_too_few() -> None:
-    trajectories_of_arm = of(EARLY)
-    short = dataclasses.replace(
-        trajectories_of_arm,
-        accuracy=trajectories_of_arm.accuracy[:, :6],
-        compute={"flops": trajectories_of_arm.compute["flops"][:, :6]},
-    )
-    assert fitted(short).remark == "too few evaluations to say: not 4 to fit and 2 to hold out"
-
-
 def test_points_outside_the_band_are_counted_on_their_side() -> None:
     """A second rise after the fitted part: half of the points lie above, none below."""
     late = of(lambda x: EARLY(x) + np.where(x > 9, 0.15, 0.0))
@@ -140,18 +133,17 @@ def experiment(folder: Path, flops: bool = True, **changes: object) -> Path:
     defaults |= {"steps": 40, "every": 4, "problems": 4, "test_problems": 8}
     root = Synthetic(**{**defaults, **changes}).write(folder)  # type: ignore[arg-type]
     rng = np.random.default_rng(3)
+
+    def follow(row: dict[str, Any], factor: float) -> None:
+        name = "eval/validation/greedy/correct"
+        if name in row:
+            mean = Sigmoid(0.2, 0.8, 2.0, 7.0)([row["step"]])[0]
+            row[name] = float(mean + 0.01 * rng.standard_normal())
+        if flops and "cost/generated_tokens" in row:
+            row["cost/flops"] = factor * row["cost/generated_tokens"]
+
     for path in sorted(root.glob("*/metrics.jsonl")):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for row in rows:
-            name = "eval/validation/greedy/correct"
-            if name in row:
-                row[name] = float(
-                    Sigmoid(0.2, 0.8, 2.0, 7.0)([row["step"]])[0] + 0.01 * rng.standard_normal()
-                )
-            if flops and "cost/generated_tokens" in row:
-                factor = 2e6 if path.parent.name.startswith("ppo") else 1e6
-                row["cost/flops"] = factor * row["cost/generated_tokens"]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        edit_rows(path, partial(follow, factor=2e6 if path.parent.name.startswith("ppo") else 1e6))
     return root
 
 
@@ -201,11 +193,9 @@ def test_one_reason_for_all_arms_is_one_row(tmp_path: Path) -> None:
 def test_rollouts_that_were_recorded_cost_no_tokens(tmp_path: Path) -> None:
     """Tokens that do not grow are no axis; FLOPs and seconds are."""
     root = experiment(tmp_path)
+    name = "cost/generated_tokens"
     for path in root.glob("grpo-*/metrics.jsonl"):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for row in rows:
-            row.update({"cost/generated_tokens": 500.0} if "cost/generated_tokens" in row else {})
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        edit_rows(path, lambda row: row.update({name: 500.0} if name in row else {}))
     numbers = Numbers(load(root))
     all_trajectories = trajectories(numbers.experiment, numbers.runs)
     assert [set(trajectories_of_arm.compute) for trajectories_of_arm in all_trajectories] == [

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import levels
+from helpers.edits import edit
 from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
@@ -123,8 +125,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = {"steps": 6, "every": 3, "problems": 8, "test_problems": 8, "spread": 0.01}
     made = Synthetic(arms=tuple(gains), gain=gains, tasks=("arithmetic",), seeds=range(1, 9), **shape)  # type: ignore[arg-type]
     folder = made.write(tmp_path_factory.mktemp("results"))
-    described = json.loads((folder / "experiment.json").read_text())
-    (folder / "experiment.json").write_text(json.dumps(described | {"control": "mine"}))
+    edit(folder / "experiment.json", lambda described: described.update(control="mine"))
     return folder
 
 
@@ -162,10 +163,7 @@ def test_python_compares_with_the_control_in_both_directions_and_nothing_else(ro
 
 
 def test_a_control_without_a_run_is_refused(root: Path, tmp_path: Path) -> None:
-    described = json.loads((root / "experiment.json").read_text())
-    (root / "experiment.json").write_text(json.dumps(described | {"control": "mnie"}))
-    try:
-        with pytest.raises(LogError, match="the control 'mnie' is none of the arms grpo, dapo, mine, ppo"):
-            load(root)
-    finally:
-        (root / "experiment.json").write_text(json.dumps(described))
+    shutil.copytree(root, tmp_path / "copy")
+    edit(tmp_path / "copy" / "experiment.json", lambda described: described.update(control="mnie"))
+    with pytest.raises(LogError, match="the control 'mnie' is none of the arms grpo, dapo, mine, ppo"):
+        load(tmp_path / "copy")

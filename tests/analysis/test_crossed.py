@@ -11,10 +11,12 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.edits import edit_rows
 from helpers.synthetic import Synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +30,11 @@ from grpobench.analysis.statistics.crossed import components, crossed_interval
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 from grpobench.analysis.topics.budgets import mean_at_equal_budgets, runs_at_equal_budgets
 
-SMALL = {"steps": 8, "every": 4, "problems": 8}
+
+def two_arms(folder: Path, **changes: Any) -> Path:
+    """Six seeds of two arms on one task, evaluated before, halfway and at the end."""
+    small = {"steps": 8, "every": 4, "problems": 8, "test_problems": 8, "tasks": ("arithmetic",)}
+    return Synthetic(**{**small, "arms": ("a", "b"), "seeds": range(1, 7), **changes}).write(folder)
 
 
 def drawn(seeds: int, problems: int, deviations: tuple[float, float, float], seed: int) -> Floats:
@@ -122,15 +128,12 @@ def test_where_the_two_disagree_the_comparison_says_so() -> None:
 
 
 def test_report_crosses_evaluation_answers_and_says_where_they_disagree(tmp_path: Path) -> None:
-    root = Synthetic(  # type: ignore[arg-type]
-        **SMALL,
+    root = two_arms(
+        tmp_path,
         test_problems=24,
-        arms=("a", "b"),
-        tasks=("arithmetic",),
-        seeds=range(1, 7),
         states={("b", "arithmetic", 2): ("diverged", 4)},
         accuracy=lambda arm, task, seed: 0.6 + (0.08 + 0.001 * seed) * (arm == "a"),
-    ).write(tmp_path)
+    )
     facts = gather(load(root))
     (pair,) = facts.numbers.compared
     answers = {
@@ -159,23 +162,12 @@ def share(root: Path, arm: str, seed: int) -> dict[str, float]:
 
 
 def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Path) -> None:
-    root = Synthetic(  # type: ignore[arg-type]
-        **SMALL,
-        test_problems=8,
-        arms=("a", "b"),
-        tasks=("arithmetic",),
-        seeds=range(1, 7),
-        accuracy=lambda arm, task, seed: 0.6 + 0.001 * seed * (arm == "a"),
-    ).write(tmp_path)
-    for seed in range(
-        1, 7
-    ):  # each step of a takes 1.5 times the tokens that it took: at equal tokens it is behind
+    root = two_arms(tmp_path, accuracy=lambda arm, task, seed: 0.6 + 0.001 * seed * (arm == "a"))
+    # Each step of a takes 1.5 times the tokens that it took: at equal tokens it is behind.
+    name = "cost/generated_tokens"
+    for seed in range(1, 7):
         path = root / f"a-arithmetic-s{seed}" / "metrics.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for row in rows:
-            if "cost/generated_tokens" in row:
-                row["cost/generated_tokens"] *= 1.5
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        edit_rows(path, lambda row: row.update({name: 1.5 * row[name]} if name in row else {}))
     facts = gather(load(root))
     (on_axes,) = facts.numbers.on_axes
     assert [on_axes.comparisons[axis].verdict for axis in ("updates", "tokens")] == [
@@ -192,11 +184,7 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
 
 
 def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path: Path) -> None:
-    made = Synthetic(  # type: ignore[arg-type]
-        **SMALL, test_problems=8, arms=("fast", "slow"), tasks=("arithmetic",), seeds=range(1, 7)
-    )
-    experiment = load(made.write(tmp_path))
-    assert (made.steps, made.every) == (8, 4)
+    experiment = load(two_arms(tmp_path, arms=("fast", "slow")))
 
     def at(seconds: Mapping[str, float]) -> tuple[pd.DataFrame, Experiment]:
         """The verdicts' numbers if a step takes so long, and accuracy is 0, .4 and .6 at 0, 4 and 8 steps."""
@@ -222,16 +210,8 @@ def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path:
 
 
 def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:
-    root = Synthetic(  # type: ignore[arg-type]
-        **SMALL,
-        test_problems=8,
-        arms=("a", "b"),
-        tasks=("arithmetic",),
-        seeds=(1, 2),
-        states={("a", "arithmetic", 1): ("diverged", 5)},
-        accuracy=lambda *_: 0.6,
-    ).write(tmp_path)
-    experiment = load(root)
+    states = {("a", "arithmetic", 1): ("diverged", 5)}
+    experiment = load(two_arms(tmp_path, seeds=(1, 2), states=states, accuracy=lambda *_: 0.6))
     accuracy_by_seed = (
         runs_at_equal_budgets(experiment)
         .query("axis == 'updates' and arm == 'a'")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.edits import edit, edit_rows
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
@@ -149,8 +150,7 @@ def test_differences_to_the_best_arm_or_to_the_control_stand_on_the_first_screen
         assert table.rows["ab".index("b" if best == "a" else "a")][column].endswith(" ≈")
     assert page.index('id="table-differences"') < page.index('<h2 id="warnings">')
     root = root_of(tmp_path, tasks=("arithmetic",))
-    described = json.loads((root / "experiment.json").read_text())
-    (root / "experiment.json").write_text(json.dumps(described | {"control": "c"}))
+    edit(root / "experiment.json", lambda described: described.update(control="c"))
     controlled = gather(load(root)).tables["differences"]
     assert controlled.title == "Differences to c" and "chosen by" not in controlled.note
     assert controlled.rows[2][1:] == ["the control"]
@@ -257,11 +257,12 @@ def test_tasks_without_room_are_named(tmp_path: Path, final: Callable[[int], flo
 def test_a_policy_with_one_answer_is_named_with_it(tmp_path: Path) -> None:
     root = root_of(tmp_path, tasks=("arithmetic",), seeds=(1, 2), test_problems=20)
     path = root / "b-arithmetic-s2" / "eval.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
+
+    def repeat(row: dict[str, Any]) -> None:
         if row["step"] == 4 and row["split"] == "test" and row["problem"] != "p7":
             row["answer"] = "yes"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    edit_rows(path, repeat)
     sentence = "b on arithmetic answers yes to 95.0 % of the problems (seed 2)"
     (line,) = warned(root)[f"Constant answers: {sentence}"]
     assert line.startswith(f"{sentence}. That is right in ")

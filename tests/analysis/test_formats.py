@@ -74,11 +74,6 @@ def test_numbers_and_settings_are_the_same(pair: tuple[Path, Path]) -> None:
     assert keys == [setting.key for setting in all_settings(before)] and "train.group_size" in keys
 
 
-def test_a_figure_is_written(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    assert cli.main(["figure", "reward", str(pair[1]), "--format", "svg", "--out", str(tmp_path)]) == 0
-    assert [*tmp_path.glob("*.svg")]
-
-
 def test_runs_do_not_resume_in_it(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from helpers.pages import drawing
 from helpers.synthetic import Synthetic
-from matplotlib.collections import LineCollection, PolyCollection
-from scipy import stats
 
 import grpobench
 from grpobench.analysis.report.catalog import FIGURES
@@ -87,18 +85,8 @@ def test_many_arms_are_compared_with_the_first_and_figures_show_some(tmp_path: P
     assert "arm039 and 2 more" in describe_head(results.facts)["arms"]
 
 
-def test_of_many_seeds_a_band_is_drawn_and_the_range_is_told(tmp_path: Path) -> None:
+def test_of_many_seeds_the_range_is_told(tmp_path: Path) -> None:
     results = results_of(tmp_path, arms=2, seeds=12)
-    (axes,) = results.figure("reward").axes
-    first = next(collection for collection in axes.collections if isinstance(collection, PolyCollection))
-    values = results.experiment.select("reward/mean").query("arm == 'arm000' and step == 4")["value"]
-    edges = first.get_paths()[0].vertices
-    band = edges[edges[:, 0] == 4][:, 1]
-    interval = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
-    assert [band.min(), band.max()] == pytest.approx(list(interval))
-    assert not any(
-        isinstance(collection, LineCollection) for collection in axes.collections
-    )  # no line per seed
     cell = results.summary().loc[0, "each seed"]
     finals = 100 * results.runs.query("arm == 'arm000'")["counted"]
     assert cell == f"{finals.min():.1f} to {finals.max():.1f} (12 finished)"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.edits import edit_rows
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.runfolder.experiment import Experiment
@@ -76,17 +78,18 @@ def mixed(folder: Path, state: str = "finished") -> Experiment:
         assert "[task.settings]\n" in text
         settings = "[task.settings]\nmixture = { sums = 2, words = 1 }\n"
         (run / "run.toml").write_text(text.replace("[task.settings]\n", settings))
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         final = {"grpo": 0.5, "dapo": 0.75}[run.name.split("-")[0]]
-        for row in rows:
-            if row["step"]:
-                row |= {"groups/sampled/sums": 6.0, "groups/sampled/words": 2.0}
-            if any(key.startswith("eval/test/") for key in row):
-                accuracy = {"sums": final if row["step"] else 0.25, "words": 0.75}
-                for mode in ("greedy", "sampled"):
-                    row |= {f"eval/test/{mode}/accuracy/{part}": value for part, value in accuracy.items()}
-        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        edit_rows(run / "metrics.jsonl", partial(mix, final=final))
     return load(root)
+
+
+def mix(row: dict[str, Any], final: float) -> None:
+    if row["step"]:
+        row |= {"groups/sampled/sums": 6.0, "groups/sampled/words": 2.0}
+    if any(key.startswith("eval/test/") for key in row):
+        accuracy = {"sums": final if row["step"] else 0.25, "words": 0.75}
+        for mode in ("greedy", "sampled"):
+            row |= {f"eval/test/{mode}/accuracy/{part}": value for part, value in accuracy.items()}
 
 
 def test_accuracy_by_task_of_a_mixture_with_the_share_of_its_groups(tmp_path: Path) -> None:

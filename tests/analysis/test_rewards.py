@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.edits import edit_rows
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report.catalog import FIGURES
@@ -26,16 +28,17 @@ def written(folder: Path, parts: bool = True) -> Path:
     root = made.write(folder)
     for run_folder in root.glob("*-s*"):
         hacked = run_folder.name.startswith("proxy")
-        rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
-        for row in rows:
-            if step := row["step"]:
-                verdict, proxy = 0.5 + (-0.02 if hacked else 0.02) * step, 0.1 + 0.02 * step
-                row |= {"score/correct": verdict, "reward/mean": proxy if hacked else verdict}
-                row |= {"reward/correct": verdict, "reward/failed": 0.0}
-                row |= {"reward/proxy": proxy} if parts else {}
-                row |= {"reward/model_auc/correct": 0.5, "reward/flipped_share": 0.1}  # no parts
-        (run_folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        edit_rows(run_folder / "metrics.jsonl", partial(pay, hacked=hacked, parts=parts))
     return root
+
+
+def pay(row: dict[str, Any], hacked: bool, parts: bool) -> None:
+    if step := row["step"]:
+        verdict, proxy = 0.5 + (-0.02 if hacked else 0.02) * step, 0.1 + 0.02 * step
+        row |= {"score/correct": verdict, "reward/mean": proxy if hacked else verdict}
+        row |= {"reward/correct": verdict, "reward/failed": 0.0}
+        row |= {"reward/proxy": proxy} if parts else {}
+        row |= {"reward/model_auc/correct": 0.5, "reward/flipped_share": 0.1}  # no parts
 
 
 def test_parts_of_the_reward_at_both_ends_of_training(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.edits import edit_rows
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report.catalog import FIGURES
@@ -18,11 +18,6 @@ from grpobench.analysis.topics.turns import by_horizon, credit_by_turn, horizons
 SHARES = {"grpo": (0.5, 0.5), "gigpo": (0.2, 0.8)}
 
 
-def rewrite(path: Path, add: Any) -> None:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(add(row)) + "\n" for row in rows))
-
-
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """Two arms on a task of two turns: p0 and p1 have horizon 2, other problems 8, where a call fails."""
@@ -30,11 +25,11 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     synthetic = Synthetic(arms=("grpo", "gigpo"), tasks=("arithmetic",), seeds=(1, 2), **sizes)  # type: ignore[arg-type]
     root = synthetic.write(tmp_path_factory.mktemp("turns"))
 
-    def answer(row: dict[str, Any]) -> dict[str, Any]:
+    def answer(row: dict[str, Any]) -> None:
         short = row["problem"] in ("p0", "p1")
         trained = float(row["step"] > 0)
         correct = trained if short else 0.0
-        return row | {
+        row |= {
             "traits": {"difficulty": 2.0 if short else 8.0},
             "scores": {"correct": correct},
             "turns": 2.0 + trained,
@@ -47,8 +42,8 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     for run in root.glob("*-s*"):
         first, second = SHARES[run.name.partition("-")[0]]
         credit = {"credit/turn_1": first, "credit/turn_2": second, "credit/true_1": 0.0, "credit/true_2": 1.0}
-        rewrite(run / "metrics.jsonl", lambda row, credit=credit: row | (credit if row["step"] else {}))
-        rewrite(run / "eval.jsonl", answer)
+        edit_rows(run / "metrics.jsonl", lambda row, credit=credit: row.update(credit if row["step"] else {}))
+        edit_rows(run / "eval.jsonl", answer)
     return load(root)
 
 
@@ -81,7 +76,7 @@ def test_arms_with_different_numbers_of_turns_have_true_credits_of_their_own(tmp
     for run in root.glob("*-s*"):
         true = (0.25, 0.75) if run.name.startswith("short") else (0.2, 0.3, 0.5)
         credit = {f"credit/{kind}_{k}": x for kind in ("turn", "true") for k, x in enumerate(true, 1)}
-        rewrite(run / "metrics.jsonl", lambda row, credit=credit: row | (credit if row["step"] else {}))
+        edit_rows(run / "metrics.jsonl", lambda row, credit=credit: row.update(credit if row["step"] else {}))
     drawing = FIGURES["credit"](load(root))
     assert drawing is not None
     curves = [tuple(line.get_ydata()) for line in drawing.figure.axes[0].lines][len(arms) :]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.edits import edit
 from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 from hypothesis import given, settings
@@ -221,18 +223,15 @@ def test_only_the_keys_of_files_have_the_word_equivalent(close: Path) -> None:
     assert wording in table and "equivalent" not in table
 
 
-def test_a_readers_margin_takes_the_place_of_the_recipes(close: Path) -> None:
-    described = json.loads((close / "experiment.json").read_text())
-    (close / "experiment.json").write_text(json.dumps(described | {"margin": 0.1}))
-    try:
-        experiment = load(close)
-        assert experiment.margin == 0.001
-        (pair,) = gather(experiment).numbers.compared
-        assert pair.verdict == "unresolved" and "equivalence within 0.1 points" in pair.needs
-        (pair,) = gather(replace(experiment, margin=0.02)).numbers.compared
-        assert pair.verdict == "equivalent" == gather(load(close, 2.0)).numbers.compared[0].verdict
-        for bad in (0.0, 100.0, math.nan):
-            with pytest.raises(LogError, match="margin: must be points of accuracy"):
-                load(close, bad)
-    finally:
-        (close / "experiment.json").write_text(json.dumps(described))
+def test_a_readers_margin_takes_the_place_of_the_recipes(close: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(close, tmp_path / "copy")
+    edit(root / "experiment.json", lambda described: described.update(margin=0.1))
+    experiment = load(root)
+    assert experiment.margin == 0.001
+    (pair,) = gather(experiment).numbers.compared
+    assert pair.verdict == "unresolved" and "equivalence within 0.1 points" in pair.needs
+    (pair,) = gather(replace(experiment, margin=0.02)).numbers.compared
+    assert pair.verdict == "equivalent" == gather(load(root, 2.0)).numbers.compared[0].verdict
+    for bad in (0.0, 100.0, math.nan):
+        with pytest.raises(LogError, match="margin: must be points of accuracy"):
+            load(root, bad)
