@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,9 +25,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.text import json_number
 from grpobench.analysis.topics.accuracy import finals, headline_of
 from grpobench.analysis.topics.budgets import sum_costs
-from grpobench.analysis.topics.compute import (
-    spent_by_run,
-)
+from grpobench.analysis.topics.compute import spent_by_run
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.rates import read_curves
@@ -49,6 +46,8 @@ MIXTURES = (find_changes_within_runs, find_misplaced_folders, find_setting_diffe
 """Checks that must find nothing: otherwise the experiment does not compare what its settings say."""
 MODES = ("sampled", "greedy", "likelihood")
 DECIMALS = 6
+OPTIONAL = ("sweep_values", "control", "plan", "rates")
+"""Keys that the file of a table has only where an experiment has these."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,20 @@ class KeptTable:
         runs = [run for run in self.runs if run["arm"] == arm and run["task"] == task]
         return sorted(runs, key=lambda run: int(run["seed"]))
 
+    def scores(self, task: str) -> dict[str, dict[int, float]]:
+        """Arm -> seed -> accuracy after training in the mode in which arms are compared. Runs that have none
+        are left out, and arms without a run on the task."""
+        mode = self.headline.get(task, "")
+        runs_by_arm = {arm: runs for arm in self.arms if (runs := self.of(arm, task))}
+        return {
+            arm: {
+                int(run["seed"]): float(run["accuracy"][mode][2])
+                for run in runs
+                if mode in run["accuracy"] and run["accuracy"][mode][2] is not None
+            }
+            for arm, runs in runs_by_arm.items()
+        }
+
 
 def demand_whole(experiment: Experiment) -> None:
     """Raise LogError if a run of an experiment at all rates has no result, if logs are incomplete, or if runs
@@ -115,20 +128,17 @@ def keep(experiment: Experiment) -> dict[str, Any]:
     content = {
         "settings": _digest(all_rates),
         "headline": {task: headline_of(experiment, task).mode for task in experiment.tasks},
-        **(
-            {"sweep_values": {arm: asdict(point) for arm, point in experiment.sweep_values.items()}}
-            if experiment.sweep_values
-            else {}
-        ),
+        "sweep_values": {arm: asdict(point) for arm, point in experiment.sweep_values.items()},
         "arms": list(experiment.arms),
         "tasks": list(experiment.tasks),
         "margin": round(100 * experiment.margin, DECIMALS),
-        **({"control": experiment.control} if experiment.control else {}),
-        **({"plan": bounded.parse_json(experiment.plan.text())} if experiment.plan else {}),
-        **({"rates": _rates(all_rates)} if all_rates.rate_arms else {}),
+        "control": experiment.control,
+        "plan": bounded.parse_json(experiment.plan.text()) if experiment.plan else None,
+        "rates": _rates(all_rates) if all_rates.rate_arms else (),
         "cells": _cells(experiment, compute_stability(experiment, findings, ended)),
         "runs": _rows(experiment, ended),
     }
+    content = {name: value for name, value in content.items() if value or name not in OPTIONAL}
     return record.content_of(KIND, _name(experiment), record.provenance_of(all_rates), content)
 
 
@@ -156,24 +166,23 @@ def _rows(experiment: Experiment, ended: pd.DataFrame) -> list[dict[str, Any]]:
     accuracies = {mode: _accuracies(experiment, mode) for mode in MODES}
     ends = _both_ends(experiment)
     outcome, spent = _outcomes(experiment), spent_by_run(experiment)
-    collapses = {_key(run): run for run in ended.itertuples() if math.isfinite(run.collapsed_at)}
+    collapsed = ended.dropna(subset="collapsed_at")
+    collapses = {_key(run): int(run.collapsed_at) for run in collapsed.itertuples()}
     rows = []
     for run in experiment.runs:
-        shares = explained(run)["explained"]
+        key, shares = _key(run), explained(run)["explained"]
         rows.append(
             {
                 "arm": run.arm,
                 "task": run.task,
                 "seed": run.seed,
                 "state": run.state,
-                **outcome.get(_key(run), {}),
-                "accuracy": {
-                    mode: by_key[_key(run)] for mode, by_key in accuracies.items() if _key(run) in by_key
-                },
-                **ends[_key(run)],
+                **outcome.get(key, {}),
+                "accuracy": {mode: by_key[key] for mode, by_key in accuracies.items() if key in by_key},
+                **ends[key],
                 "explained": _rounded(shares.iloc[0]) if len(shares) else None,
-                "spent": [[int(step), *map(_rounded, costs)] for step, *costs in spent.get(_key(run), ())],
-                "collapsed_at": int(collapses[_key(run)].collapsed_at) if _key(run) in collapses else None,
+                "spent": [[int(step), *map(_rounded, costs)] for step, *costs in spent.get(key, ())],
+                "collapsed_at": collapses.get(key),
             }
         )
     return rows

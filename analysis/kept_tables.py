@@ -190,16 +190,10 @@ def comparisons(kept_table: KeptTable, options: Options) -> list[str]:
     margin = kept_table.margin / 100
     plan = plan_of(kept_table.plan, Path(kept_table.name)) if kept_table.plan else None
     for task in kept_table.tasks:
-        values = {
-            arm: {
-                run["seed"]: run["accuracy"][kept_table.headline[task]][2]
-                for run in kept_table.of(arm, task)
-                if run["accuracy"][kept_table.headline[task]][2] is not None
-            }
-            for arm in kept_table.arms
-            if kept_table.of(arm, task)
-        }
-        for pair in compare(task, values, alpha=ALPHA, margin=margin, plan=plan, control=kept_table.control):
+        scores = kept_table.scores(task)
+        if not any(scores.values()):
+            raise KeyError(kept_table.headline[task])
+        for pair in compare(task, scores, alpha=ALPHA, margin=margin, plan=plan, control=kept_table.control):
             few = len(pair.seeds) < seeds_needed(ALPHA)
             rows.append(
                 [

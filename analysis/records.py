@@ -90,8 +90,7 @@ def rank(tables: Mapping[str, KeptTable]) -> dict[Target, list[RankedRecord]]:
 def _ranked(entries: Sequence[RecordEntry]) -> list[RankedRecord]:
     ordered = sorted(entries, key=lambda entry: (entry.median, entry.source, entry.arm))
     ranked = []
-    for number, entry in enumerate(ordered):
-        before = ordered[number + 1] if number + 1 < len(ordered) else None
+    for entry, before in zip(ordered, [*ordered[1:], None], strict=True):
         seeds = sorted({*entry.tokens} & {*before.tokens}) if before else []
         p = math.nan
         if before and len(seeds) >= FEWEST_PAIRS:

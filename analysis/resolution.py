@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from grpobench.analysis.kept import KeptTable
 from grpobench.analysis.runfolder.experiment import MARGIN
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import BySeed, pairs_of
@@ -129,17 +126,3 @@ def spread_of_runs(scores: Mapping[str, BySeed], control: str, source: str) -> S
         if not math.isnan(value):
             return Spread(value, source)
     return UNKNOWN
-
-
-def spread_of_kept(table: KeptTable, task: str, control: str) -> Spread:
-    """The spread of a task in kept results."""
-    mode = table.headline.get(task, "")
-    scores = {
-        arm: {
-            int(run["seed"]): float(run["accuracy"][mode][2])
-            for run in table.of(arm, task)
-            if mode in run["accuracy"] and run["accuracy"][mode][2] is not None
-        }
-        for arm in table.arms
-    }
-    return spread_of_runs(scores, control, f"in the kept results of {table.name}")

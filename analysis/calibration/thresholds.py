@@ -66,15 +66,19 @@ def set_thresholds(
     default = DETECTORS[kind]
     settings = list(combine_thresholds(default, library.tried.get(kind, {})))
     on_set = [score(judge_runs(setting, library, experiment, histories, "set")) for setting in settings]
-    best = settings[choose_setting(on_set, [compute_distance(setting, default) for setting in settings])]
+    best = choose_setting(on_set, [compute_distance(setting, default) for setting in settings])
+    on_scored, default_on_scored = (
+        score(judge_runs(setting, library, experiment, histories, "scored"))
+        for setting in (settings[best], default)
+    )
     return ThresholdChoice(
         kind,
-        select_tried_thresholds(best, settings),
+        select_tried_thresholds(settings[best], settings),
         select_tried_thresholds(default, settings),
         len(settings),
-        score(judge_runs(best, library, experiment, histories, "set")),
-        score(judge_runs(best, library, experiment, histories, "scored")),
-        score(judge_runs(default, library, experiment, histories, "scored")),
+        on_set[best],
+        on_scored,
+        default_on_scored,
     )
 
 
@@ -184,15 +188,13 @@ class DriftLimit:
     """How many of the healthy runs pass the limit without resampling."""
 
 
-def set_drift_limit(
-    histories: Sequence[History], draws: int = NUM_DRAWS, block: int = BLOCK_STEPS, seed: int = 0
-) -> DriftLimit:
+def set_drift_limit(histories: Sequence[History], draws: int = NUM_DRAWS) -> DriftLimit:
     """The limit that the largest CUSUM of at most 5 % of the resampled runs exceeds.
 
     A resampled run is the mean over all runs at each step, plus the residuals of one run in a new order. The
-    order consists of blocks of `block` consecutive steps that begin at random and wrap around from the last
-    step to the first. All metrics share it. Blocks preserve autocorrelation, and taking residuals from one
-    run preserves the differences between runs.
+    order consists of blocks of `BLOCK_STEPS` consecutive steps that begin at random and wrap around from the
+    last step to the first. All metrics share it. Blocks preserve autocorrelation, and taking residuals from
+    one run preserves the differences between runs.
 
     Args:
         histories: logged metrics of healthy runs. Runs with fewer steps than the longest are left out.
@@ -208,10 +210,10 @@ def set_drift_limit(
     histories = [history for history, count in zip(histories, logged, strict=True) if count == max(logged)]
     values = {name: np.array([history.updates(name).values for history in histories]) for name, _ in watched}
     steps = histories[0].updates(watched[0][0]).steps
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     largest_sums = np.zeros(draws)
     for draw in range(draws):
-        run, order = int(rng.integers(len(histories))), draw_block_order(len(steps), block, rng)
+        run, order = int(rng.integers(len(histories))), draw_block_order(len(steps), BLOCK_STEPS, rng)
         for name, sign in watched:
             mean = values[name].mean(axis=0)
             series = Series(name, steps, mean + (values[name][run] - mean)[order])
@@ -219,7 +221,7 @@ def set_drift_limit(
             largest_sums[draw] = max(largest_sums[draw], 0.0 if sums is None else float(sums.max()))
     limit = round_up_quantile(largest_sums, MAX_FALSE_ALARMS)
     above = sum(compute_largest_sum(history) > limit for history in histories)
-    return DriftLimit(limit, len(histories), draws, block, above)
+    return DriftLimit(limit, len(histories), draws, BLOCK_STEPS, above)
 
 
 def draw_block_order(count: int, block: int, rng: np.random.Generator) -> np.ndarray:

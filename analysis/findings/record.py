@@ -213,11 +213,6 @@ class Record:
     judged: list[tuple[Finding, Result]] = field(default_factory=list, init=False, repr=False, compare=False)
     """Results so far, by rule: the pages of one command ask for each of them several times."""
 
-    @property
-    def seconds(self) -> float:
-        """Total seconds of training and evaluation of all runs."""
-        return self.provenance.seconds
-
     def result(self, rule: Finding | None = None) -> Result:
         """By the registered rule, or by another one, whose outcomes must be among those of the registered
         one."""

@@ -84,7 +84,7 @@ def observed_sd(
     runs: Mapping[str, Mapping[int, Path]], task: str, control: str, recorded_table: KeptTable | None
 ) -> Spread:
     """How far differences scatter in the experiment's own runs, or else in the recipe's kept results."""
-    from grpobench.analysis.resolution import UNKNOWN, spread_of_kept, spread_of_runs
+    from grpobench.analysis.resolution import spread_of_runs
 
     scores = {
         arm: {seed: score for seed, path in run_folders.items() if not math.isnan(score := accuracy(path))}
@@ -93,7 +93,8 @@ def observed_sd(
     spread = spread_of_runs(scores, control, "in earlier runs of this folder")
     if not math.isnan(spread.value) or recorded_table is None:
         return spread
-    return spread_of_kept(recorded_table, task, control) if task in recorded_table.tasks else UNKNOWN
+    source = f"in the kept results of {recorded_table.name}"
+    return spread_of_runs(recorded_table.scores(task), control, source)
 
 
 def accuracy(run: Path) -> float:

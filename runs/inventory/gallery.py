@@ -264,7 +264,7 @@ def row(entry: FindingEntry) -> Mapping[str, Any]:
         "seeds": len({run[2] for run in entry.record.states}),
         "runs": len(states),
         "ended": {state: states.count(state) for state in dict.fromkeys(states) if state != "finished"},
-        "minutes": entry.record.seconds / 60,
+        "minutes": entry.record.provenance.seconds / 60,
         "registered": registration.registered,
         "commit": registration.commit,
         "rule": registration.finding.digest,

@@ -80,10 +80,9 @@ def test_counts_are_those_of_the_confusion_experiment(outcomes: list[DetectorRes
     }
     assert (scores.hits, scores.must - scores.hits) == (expected["must", True], expected["must", False])
     assert (scores.false, scores.never - scores.false) == (expected["never", True], expected["never", False])
-    for share in (scores.precision, scores.recall):
-        assert math.isnan(share) or 0 <= share <= 1
-    assert math.isnan(scores.recall) == (scores.must == 0)
-    assert math.isnan(scores.precision) == (scores.hits + scores.false == 0)
+    alarms = scores.hits + scores.false
+    rates = [scores.hits / total if total else math.nan for total in (scores.must, alarms)]
+    assert [scores.recall, scores.precision] == pytest.approx(rates, nan_ok=True)
 
 
 @given(st.lists(OUTCOMES, max_size=20), st.randoms())
@@ -98,23 +97,6 @@ def test_a_score_does_not_depend_on_order_nor_on_runs_that_may_show_it(
         "healthy": 0,
         "per_healthy": 0,
     }
-
-
-@given(st.lists(OUTCOMES, min_size=1, max_size=20), st.data())
-def test_one_more_hit_never_lowers_recall_or_precision(
-    outcomes: list[DetectorResult], data: st.DataObject
-) -> None:
-    missed = [i for i, outcome in enumerate(outcomes) if outcome.label == "must" and not outcome.detected]
-    if not missed:
-        return
-    found_index = data.draw(st.sampled_from(missed))
-    better = [
-        dataclasses.replace(outcome, detected=(50,)) if i == found_index else outcome
-        for i, outcome in enumerate(outcomes)
-    ]
-    before, after = score(outcomes), score(better)
-    assert after.recall > before.recall
-    assert math.isnan(before.precision) or after.precision >= before.precision
 
 
 def test_nothing_to_divide_by_is_told_as_such() -> None:
@@ -305,15 +287,6 @@ def test_a_limit_is_the_same_each_time_and_refuses_nothing_to_stand_on() -> None
 # A/A
 
 
-def test_runs_of_one_arm_are_rarely_called_different() -> None:
-    pool = np.random.default_rng(0).normal(0.9, 0.02, size=40)
-    same_arm_rates = same_arm(pool, arms=2, seeds=8, comparisons=100)
-    assert same_arm_rates.comparisons == 100 and same_arm_rates.pool == 40
-    assert (
-        same_arm_rates.rate <= 0.12
-    )  # 12 of 256 patterns reject: .047, and three standard errors of 100 are .064
-
-
 def test_the_share_of_false_positives_is_that_of_the_sign_patterns() -> None:
     """Six pairs: only the two patterns of equal signs have p ≤ .05, 2/64, and with distinct values each of
     the drawn differences is as likely to be of either sign."""
@@ -339,11 +312,6 @@ def test_pool_without_spread_is_equivalent_until_arm_moves_by_margin() -> None:
     )
     assert same_arm_rates.equivalent == 100 - same_arm_rates.false and same_arm_rates.false <= 10
     assert same_arm_rates.wrong_rate <= 0.12  # 5 %, and three standard errors of 100 are .065
-
-
-def test_a_pool_too_small_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 arms of 8 runs need 16 healthy runs; there are 15"):
-        same_arm(np.zeros(15), 2, 8)
 
 
 # The table

@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.edits import edit
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis import readable
@@ -53,9 +55,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kept table of an experiment of two arms on two seeds."""
     folder = tmp_path_factory.mktemp("kept")
     root = experiment(folder)
-    described = json.loads((root / "experiment.json").read_text())
-    described["sets"] = ["train.steps=8", 'model.name="/home/someone/models/small"']
-    (root / "experiment.json").write_text(json.dumps(described))
+    sets = ["train.steps=8", 'model.name="/home/someone/models/small"']
+    edit(root / "experiment.json", lambda described: described.update(sets=sets))
     assert cli.main(["keep", str(root), "--to", str(folder / "docs" / "results")]) == 0
     return folder / "docs" / "results" / "sums.json"
 
@@ -138,39 +139,38 @@ def test_equal_logs_are_kept_as_equal_bytes(table: Path, tmp_path: Path) -> None
     assert changed["settings"] != content["settings"]
 
 
-def test_an_experiment_with_a_run_to_come_is_not_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = experiment(tmp_path, states={("a", "arithmetic", 1): ("running", 4)})
-    assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
-    assert "1 without result: a-arithmetic-s1 (running)" in capsys.readouterr().err
-
-
-def test_an_experiment_that_lost_a_log_is_not_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = experiment(tmp_path)
-    (root / "a-arithmetic-s1" / "metrics.jsonl").write_text("")
-    assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
-    assert "a-arithmetic-s1: metrics.jsonl is missing or empty" in capsys.readouterr().err
-    assert not (tmp_path / "to").exists()
-
-
-def test_an_experiment_with_a_run_that_was_altered_midway_is_not_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its settings are not those that the table would name."""
-    root = experiment(tmp_path)
-    provenance_file = root / "a-arithmetic-s1" / "provenance.json"
-    provenance = json.loads(provenance_file.read_text())
+def altered(run: Path) -> None:
+    """At step 4 the run went on with another rate, which is not that of its settings."""
     change = {"changes": ["train.learning_rate.policy: 0.0001 -> 0.001"], "resumed_at": 4, "id": "later"}
-    provenance["attempts"] = [
-        provenance["attempts"][0] | {"resumed_at": 0},
-        provenance["attempts"][0] | change,
-    ]
-    provenance_file.write_text(json.dumps(provenance))
+
+    def add(provenance: dict[str, Any]) -> None:
+        (first,) = provenance["attempts"]
+        provenance["attempts"] = [first | {"resumed_at": 0}, first | change]
+
+    edit(run / "provenance.json", add)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda run: edit(run / "status.json", lambda status: status.update(state="running")),
+            "1 without result: a-arithmetic-s1 (running)",
+        ),
+        (
+            lambda run: (run / "metrics.jsonl").write_text(""),
+            "a-arithmetic-s1: metrics.jsonl is missing or empty",
+        ),
+        (altered, "train.learning_rate.policy 0.0001 until step 4, then 0.001"),
+    ],
+)
+def test_an_experiment_that_is_not_whole_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], object], message: str
+) -> None:
+    root = experiment(tmp_path)
+    spoil(root / "a-arithmetic-s1")
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
-    assert "train.learning_rate.policy 0.0001 until step 4, then 0.001" in capsys.readouterr().err
+    assert message in capsys.readouterr().err and not (tmp_path / "to").exists()
 
 
 def test_a_partial_rerun_never_replaces_a_kept_table(
@@ -180,8 +180,7 @@ def test_a_partial_rerun_never_replaces_a_kept_table(
 
     def keep_experiment(folder: str, sets: list[str], **changes: object) -> tuple[int, str]:
         root = experiment(tmp_path / folder, **changes)
-        described = json.loads((root / "experiment.json").read_text())
-        (root / "experiment.json").write_text(json.dumps(described | {"sets": sets}))
+        edit(root / "experiment.json", lambda described: described.update(sets=sets))
         code = cli.main(["keep", str(root), "--to", str(to)])
         return code, capsys.readouterr().err
 
@@ -206,7 +205,7 @@ def test_a_partial_rerun_never_replaces_a_kept_table(
 
 
 def test_a_broken_table_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"version": 1, "name": "x"}')
+    (tmp_path / "x.json").write_text('{"version": 2, "kind": "experiment", "name": "x"}')
     with pytest.raises(LogError, match=r"x\.json: no kept table"):
         read(tmp_path / "x.json")
 
@@ -307,8 +306,8 @@ def test_costs_are_held_against_the_first_arm_of_each_task(tmp_path: Path) -> No
 
 def test_tables_of_earlier_versions_have_no_costs(table: Path) -> None:
     content = json.loads(table.read_text(encoding="utf-8"))
-    del content["cells"], content["kind"]
-    table.with_name("old.json").write_text(as_text(content | {"version": 1}), encoding="utf-8")
+    del content["cells"]
+    table.with_name("old.json").write_text(as_text(content), encoding="utf-8")
     with pytest.raises(LogError, match="sums: kept without stability and costs; keep its runs again"):
         render(read(table.with_name("old.json")), "costs", {})
 

@@ -34,7 +34,7 @@ def remaining(name: str, scale: str, out: Path, sets: Sequence[str] = ()) -> Rem
     runs = sum(not settled(out / recipe.name / config.folder) for config in recipe.runs())
     path = kept_path(study, scale)
     record = read_kept(path) if path else None
-    each = record.seconds / len(record.states) if record and record.states else math.nan
+    each = record.provenance.seconds / len(record.states) if record and record.states else math.nan
     return Remaining(name, runs, runs * each if runs else 0.0)
 
 
