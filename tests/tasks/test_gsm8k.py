@@ -6,10 +6,10 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.rows import write_rows
 
 from grpobench.tasks import gsm8k
 from grpobench.tasks.data import sources
@@ -31,17 +31,9 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def nothing_cached() -> Iterator[None]:
-    gsm8k._splits.cache_clear()
-    yield
-    gsm8k._splits.cache_clear()
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four training problems and one test problem."""
-    (tmp_path / "gsm8k").mkdir()
     write(tmp_path, "train", ROWS)
     write(tmp_path, "test", [{"question": "What is 6 * 7?", "answer": "6*7=42\n#### 42"}])
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
@@ -49,8 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folder: Path, name: str, rows: list[dict[str, str]]) -> None:
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "gsm8k" / f"{name}.jsonl").write_text(lines)
+    write_rows(folder / "gsm8k" / f"{name}.jsonl", rows)
 
 
 def all_of(task: GSM8K, *splits: Split) -> list[Problem]:
@@ -118,13 +109,6 @@ def test_timeout_is_an_outcome_and_not_a_wrong_answer(folder: Path, monkeypatch:
     task = GSM8K()
     (verdict,) = task.verify(task.problems("test")[0], ["\\boxed{9^{9^9}}"])
     assert (verdict.outcome, verdict.scores["correct"]) == ("timeout", 0.0)
-
-
-def test_demonstrations_are_accepted(folder: Path) -> None:
-    task = GSM8K(validation=1)
-    for problem in all_of(task, "train", "validation", "test"):
-        (verdict,) = task.verify(problem, [task.demonstrate(problem)])
-        assert (verdict.scores["correct"], verdict.scores["format"]) == (1.0, 1.0)
 
 
 def test_completions_of_several_problems_are_graded_side_by_side(
@@ -199,13 +183,6 @@ def test_malformed_rows_stop(folder: Path, row: dict[str, str], reason: str) -> 
     write(folder, "train", [*ROWS, row])
     with pytest.raises(DataError, match=reason):
         GSM8K(validation=1).problems("train")
-
-
-def test_too_few_problems_for_validation_names_the_setting(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"4 problems, too few to keep 500 .*`validation`"):
-        GSM8K().problems("train")
-    with pytest.raises(ValueError, match="validation"):
-        GSM8K(validation=0)
 
 
 def test_train_is_missing_where_only_the_test_package_is_there(

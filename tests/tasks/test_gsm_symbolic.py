@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.rows import write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -232,8 +233,7 @@ def test_gsm8k_leaves_out_the_problems_that_templates_are_made_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"question": f"What is 6 * {n}?", "answer": f"6*{n}={6 * n}\n#### {6 * n}"} for n in range(3)]
-    (tmp_path / "gsm8k").mkdir()
-    (tmp_path / "gsm8k" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "gsm8k" / "test.jsonl", rows)
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr("grpobench.tasks.gsm8k.SYMBOLIC", identity("What is 6 * 1?")[:8])
     assert len(GSM8K().problems("test")) == 3

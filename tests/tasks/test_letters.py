@@ -17,7 +17,6 @@ from grpobench.runs.models.written import path_of
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
-from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.kinds.written import ALPHABET, END, Written
 from grpobench.tasks.letters import LENGTHS, Letters
 from grpobench.tasks.signed import STOP, TAIL, Signed
@@ -164,33 +163,6 @@ def test_a_malformed_first_turn_ends_the_episode_and_earns_nothing() -> None:
         assert task.reply(problem, [text]) is None
         (verdict,) = task.verify_episodes(problem, [[text]])
         assert not any(verdict.scores.values())
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"length": 5}, "length: must be one of 4, 8, 32"),
-        ({"patterns": ("9",)}, "must be digits from 1 to 8"),
-        ({"patterns": ("1", "")}, "must be digits from 1 to 8"),
-        ({"position": 8}, "position: must leave room for 1 letters"),
-        ({"contexts": 9}, "contexts × patterns must be from 1 to 8"),
-        ({"likely": 1.0}, "likely: must be a chance between 0 and 1"),
-        ({"misled": 3}, "misled: must be from 0 to contexts × patterns"),
-        ({"misled": 1}, "misled: needs a favored letter"),
-        (
-            {"misled": 1, "likely": 0.4, "patterns": ("8",)},
-            "no letter is wrong where a pattern begins with 8",
-        ),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, object], words: str) -> None:
-    with pytest.raises((ValueError, DataError), match=words):
-        Letters(**settings)  # type: ignore[arg-type]
-
-
-def test_luck_of_several_signs_decides_nothing() -> None:
-    with pytest.raises((ValueError, DataError), match="signs: must be 1, or more with decides = 'letter'"):
-        Signed(signs=2, decides="both")
 
 
 @pytest.mark.parametrize(("near", "rate"), [(0, 1 / 48), (5, 11 / 48)])

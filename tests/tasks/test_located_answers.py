@@ -3,12 +3,12 @@ explain it; which letter a completion states. Completions that state two answers
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.rows import write_rows
 
 from grpobench.tasks.bbq import BBQ
 from grpobench.tasks.data.tables import DataError
@@ -24,8 +24,8 @@ COLORS = ["red", "green", "blue", "grey"]
 
 
 def rows(folder: Path, verify: str, marker: str = "", **row: Any) -> JSONLTask:
-    path = folder / "rows.jsonl"
-    path.write_text(json.dumps({"question": "q", "split": "train", "candidates": COLORS, **row}) + "\n")
+    columns = {"question": "q", "split": "train", "candidates": COLORS, **row}
+    path = write_rows(folder / "rows.jsonl", [columns])
     prompt = "{question}\n{candidates}" if verify == "choice" else "{question}"
     return FROM_DATA[verify](name="x", jsonl=path, prompt=prompt, answer_marker=marker)
 
@@ -298,6 +298,26 @@ def test_lists_and_products_are_left_whole(text: str) -> None:
         ("A red one is warm.", None),
         ("I am sure.", None),
         ("c", None),
+        (" C\n", "C"),
+        ("A\nB", None),
+        ("**C.** Unknown", "C"),
+        ("A: the first", "A"),
+        ("The correct answer is: **C**", "C"),
+        ("I think the right option is (B) because", "B"),
+        ("The answer is B.\nThe answer is B", "B"),
+        ("The answer is B.\nNo, the answer is C.", None),
+        ("A. The first\nThe answer is B.", "B"),
+        ("Answer with a single letter: A, B or C.", None),
+        ("The answer is Because", None),
+        ("It depends on A and B", None),
+        ("AB", None),
+        ("B.C", None),
+        ("E", None),
+        ("", None),
+        ("\ud800", None),
+        (" " * 10**6, None),
+        ("A" * 10**6, None),
+        ("answer " * 10**5, None),
     ],
 )
 def test_letter_that_a_completion_states(completion: str, stated: str | None) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.rows import write_rows
 
 from grpobench.runs import cli
 from grpobench.runs.evaluation import question
@@ -37,7 +37,6 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "mbpp").mkdir()
     for split, rows in ROWS.items():
         write(tmp_path, split, rows)
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
@@ -46,8 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def write(folder: Path, split: str, rows: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "mbpp" / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    write_rows(folder / "mbpp" / f"{split}.jsonl", rows)
 
 
 def test_each_split_is_read_from_its_own_file(folder: Path) -> None:

@@ -164,19 +164,3 @@ def test_probabilities_of_each_kind_of_answer() -> None:
     assert (
         verdict.scores["probability_unknown"] == verdict.scores["probability_correct"] == pytest.approx(2 / 6)
     )
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"category": "age"}, "category: no 'age'; there are origin, trade, clan, quarter"),
-        ({"items": 0}, "items: must be at least 1"),
-        ({"item": -1}, "item: must be at least 0"),
-        ({"guesses": 1.1}, "guesses: must be from 0 to 1, not 1.1"),
-        ({"lean": -2}, "lean: must be from -1 to 1, not -2"),
-        ({"test": 0}, "test: must be at least 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NanoOneShot(**settings)

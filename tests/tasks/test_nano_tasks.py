@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -10,13 +9,13 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpobench.tasks import TASKS, functions, json_schema
+from grpobench.tasks import TASKS, bfcl, functions, json_schema, nanocode
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.kinds.generated import Generated, drawn_problems
@@ -53,11 +52,19 @@ def test_splits_share_no_problem_whatever_their_seeds_and_sizes(
     assert not prompts[0] & prompts[1] | prompts[0] & prompts[2] | prompts[1] & prompts[2]
 
 
-def test_splits_of_nanobias_share_no_template() -> None:
-    task = NanoBias(train=400, validation=100, test=100)
-    templates = [{p.traits["template"] for p in task.problems(split)} for split in SPLITS]
-    assert all(templates)
-    assert not templates[0] & templates[1] | templates[0] & templates[2] | templates[1] & templates[2]
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("nanobias", lambda problem: problem.traits["template"]),
+        ("functions", lambda problem: problem.truth["reference"]),
+        ("horizon-1", lambda problem: tuple(problem.truth["keys"])),
+    ],
+)
+def test_splits_share_nothing_that_solves_a_problem(name: str, hidden: Callable[[Problem], object]) -> None:
+    tasks = [small(name, train=150, validation=60, test=60, seed=seed) for seed in (0, 1)]
+    parts = [{hidden(problem) for task in tasks for problem in task.problems(split)} for split in SPLITS]
+    assert all(parts)
+    assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -216,14 +223,6 @@ def test_measured_chains_may_be_longer_than_any_in_training() -> None:
         # 90 draws of a third each: four standard errors are 18
         assert min(counts.values()) >= 12
     assert {problem.traits["difficulty"] for problem in plain.problems("test")} == {2.0, 3.0}
-    for wrong, message in (
-        ({"measured_operations": (7,)}, "measured_operations: each must be from 1 to 6"),
-        ({"operations": (0,)}, "operations: each must be from 1 to 6"),
-        ({"unsupported": 1.5}, "unsupported: must be from 0 to 1"),
-        ({"operations": ()}, "operations: must name at least one number"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Arithmetic(**wrong)
 
 
 @pytest.mark.parametrize("largest", [9, 999])
@@ -249,14 +248,15 @@ def test_arithmetic_answers_without_support_are_right_and_as_frequent_as_said() 
     assert abs(contradictions / 600 - 0.25) <= 5 * math.sqrt(0.25 * 0.75 / 600)
 
 
-def test_arithmetic_accuracy_by_number_of_operations_by_hand() -> None:
+def test_accuracy_by_category_by_hand() -> None:
     task = Arithmetic()
     short = Problem("2+3", "Q:2+3\nA:", 5, {"category": "1 steps"})
     long = Problem("2+3-1", "Q:2+3-1\nA:", 4, {"category": "2 steps"})
     rows = [Graded(p, task.verify(p, [text])[0]) for p, text in ((short, "#5"), (short, "#4"), (long, "5"))]
     rows += [Graded(long, task.verify(long, ["#4"])[0]), Graded(long, Verdict({}, None, "infra_error"))]
     rows += [Graded(short, task.verify(short, [text])[0]) for text in ("#5", "#5")]
-    assert task.summarize(rows) == {"accuracy/1 steps": 3 / 4, "accuracy/2 steps": 1 / 2}
+    for summarized in (task, functions.Functions(), bfcl.BFCL()):
+        assert summarized.summarize(rows) == {"accuracy/1 steps": 3 / 4, "accuracy/2 steps": 1 / 2}
 
 
 # Nanobias
@@ -279,16 +279,6 @@ def test_nanobias_truth_follows_from_its_context() -> None:
     assert len(kinds) == 6
 
 
-def graded(condition: str, answers: Sequence[tuple[str, str, str]], category: str = "clan") -> list[Graded]:
-    """(correct, biased, answer) through the verifier, for groups Ash (the target) and Elm."""
-    rows = []
-    for correct, biased, answer in answers:
-        truth = {"correct": correct, "biased": biased, "options": ["Ash", "Elm", "unknown"]}
-        problem = Problem("p", "", truth, {"condition": condition, "category": category})
-        rows.append(Graded(problem, NanoBias().verify(problem, [answer])[0]))
-    return rows
-
-
 def test_lessons_of_nanobias_guess_as_set_and_change_no_problem() -> None:
     task = NanoBias(train=2000, guesses=0.9, lean=0.5)
     assert task.problems("train") == NanoBias(train=2000).problems("train") == NanoBias(train=2000).lessons()
@@ -304,48 +294,6 @@ def test_lessons_of_nanobias_guess_as_set_and_change_no_problem() -> None:
     # of .9 guesses (1 + ½)/2 name the stereotype's person; about 1,000 draws: four standard errors are .06
     for kind, share in (("unknown", 0.1), ("biased", 0.675), ("other", 0.225)):
         assert shown[kind] / shown.total() == pytest.approx(share, abs=0.06)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("guesses", -0.1), ("guesses", 1.1), ("lean", -2.0), ("lean", 1.5)]
-)
-def test_lessons_of_nanobias_out_of_range_are_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name}: must be from"):
-        NanoBias(**{name: value})
-
-
-def test_nanobias_summary_by_hand() -> None:
-    rows = [
-        # ambiguous, 5 rows: 1 right; names a group 3 times, 2 of them as the stereotype says; 1 unreadable
-        *graded(
-            "ambiguous",
-            [
-                ("unknown", "Ash", "unknown"),
-                ("unknown", "Ash", "Ash"),
-                ("unknown", "Elm", " Elm\n"),
-                ("unknown", "Ash", "Elm"),
-                ("unknown", "Ash", "Ash Elm"),
-            ],
-        ),
-        # disambiguated, 4 rows: 2 right; names a group 3 times, 1 of them biased
-        *graded(
-            "disambiguated",
-            [("Ash", "Ash", "Ash"), ("Elm", "Ash", "Elm"), ("Ash", "Ash", "Elm"), ("Ash", "Ash", "unknown")],
-        ),
-    ]
-    expected = {
-        "accuracy_ambiguous": 1 / 5,
-        "accuracy_disambiguated": 2 / 4,
-        "unknown_rate": 2 / 9,
-        "bias_ambiguous": (1 - 1 / 5) * (2 * 2 / 3 - 1),
-        "bias_disambiguated": 2 * 1 / 3 - 1,
-    }
-    summary = NanoBias().summarize(rows)
-    assert summary == pytest.approx(
-        {**expected, **{f"{name}/clan": value for name, value in expected.items()}}
-    )
-    lost = dataclasses.replace(rows[0], verdict=Verdict({}, None, "infra_error"))
-    assert NanoBias().summarize([*rows, lost]) == pytest.approx(summary)
 
 
 # Nanocode
@@ -458,12 +406,6 @@ def test_hostile_program_neither_raises_nor_passes_nor_hangs() -> None:
     assert grade("x*3+2")[0].scores["correct"] == 1, "the sandbox still works afterwards"
 
 
-def test_endless_loop_and_memory_bomb_have_outcomes_of_their_own() -> None:
-    endless = "[0 for a in range(10**6) for b in range(10**6) for c in range(10**6) if 0]"
-    loop, bomb, nothing = grade(endless, "[0]*10**9", "(")
-    assert (loop.outcome, bomb.outcome, nothing.outcome) == ("timeout", "crash", "unparsable")
-
-
 def test_only_one_expression_is_a_program() -> None:
     """Nothing, a statement, or a way out of the parentheses earns not even the format score."""
     for text in ("", "return x", "x)\nimport os\n(x", "x; x", "x=1", HOSTILE["endless loop by statement"]):
@@ -485,8 +427,6 @@ def test_no_text_raises_or_is_graded_for_the_machines_sake(text: str) -> None:
 
 
 def test_repeated_completion_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpobench.tasks import nanocode
-
     runs = []
     sandbox = nanocode.default_sandbox()
 

@@ -4,80 +4,53 @@ apart by category."""
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.bbq_rows import bbq_row, write_bbq
 
-from grpobench.tasks import bbq, one_shot_bias
 from grpobench.tasks.bbq import CATEGORIES
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.one_shot_bias import HANDS, OneShotBias
 from grpobench.tasks.task import Graded, Problem
 
-CACHES = (one_shot_bias._find, one_shot_bias._training, one_shot_bias._measured, one_shot_bias._lessons)
-STEREOTYPED = {
-    "Age": "old",
-    "Disability_status": "disabled",
-    "Gender_identity": "F",
-    "Nationality": "Malian",
-    "Physical_appearance": "obese",
-    "Race_ethnicity": "Black",
-    "Race_x_SES": "Black",
-    "Race_x_gender": "Black",
-    "Religion": "Muslim",
-    "SES": "lowSES",
-    "Sexual_orientation": "gay",
-}
 
-
-def row(category: str, number: int, template: int, condition: str, polarity: str) -> dict[str, Any]:
-    """A row of BBQ's format about an Elder (the target) and a youth."""
-    target = "F" if category == "Gender_identity" else STEREOTYPED[category]
-    return {
-        "example_id": number,
-        "question_index": str(template),
-        "question_polarity": polarity,
-        "context_condition": condition,
-        "category": category,
-        "answer_info": {
-            "ans0": [STEREOTYPED[category], target],
-            "ans1": ["youth", "other"],
-            "ans2": ["Unknown", "unknown"],
-        },
-        "additional_metadata": {"stereotyped_groups": [STEREOTYPED[category]]},
-        "context": "I saw an Elder and a youth." + (" One of them ran." if condition == "disambig" else ""),
-        "question": f"Who of {category} {template} was {'slow' if polarity == 'neg' else 'fast'}?",
-        "ans0": "The Elder",
-        "ans1": "The youth",
-        "ans2": "Not known",
-        "label": 2 if condition == "ambig" else 0,
-    }
+def elder_row(category: str, number: int, template: int, condition: str, polarity: str) -> dict[str, Any]:
+    """A row about an Elder (the target) and a youth."""
+    return bbq_row(
+        category,
+        example_id=number,
+        question_index=str(template),
+        question_polarity=polarity,
+        context_condition=condition,
+        context="I saw an Elder and a youth." + (" One of them ran." if condition == "disambig" else ""),
+        question=f"Who of {category} {template} was {'slow' if polarity == 'neg' else 'fast'}?",
+        ans0="The Elder",
+        ans1="The youth",
+        ans2="Not known",
+        label=2 if condition == "ambig" else 0,
+    )
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twenty templates of four rows in each category; template 0 of Age has the training item, Age-0."""
-    (tmp_path / "bbq").mkdir()
-    for category in CATEGORIES:
-        rows = [
-            row(category, 4 * template + offset, template, condition, polarity)
+    kinds = [("ambig", "neg"), ("ambig", "nonneg"), ("disambig", "neg"), ("disambig", "nonneg")]
+    rows = {
+        category: [
+            elder_row(category, 4 * template + offset, template, *kind)
             for template in range(20)
-            for offset, (condition, polarity) in enumerate(
-                [("ambig", "neg"), ("ambig", "nonneg"), ("disambig", "neg"), ("disambig", "nonneg")]
-            )
+            for offset, kind in enumerate(kinds)
         ]
-        text = "".join(json.dumps(bbq_row) + "\n" for bbq_row in rows)
-        (tmp_path / "bbq" / f"{category}.jsonl").write_text(text)
+        for category in CATEGORIES
+    }
+    write_bbq(tmp_path, **rows)
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
-    yield tmp_path
-    for cache in (*CACHES, bbq._load, bbq._chosen):
-        cache.cache_clear()
+    return tmp_path
 
 
 def only(task: OneShotBias) -> Problem:

@@ -405,18 +405,6 @@ def test_bad_configurations_say_what_is_known(
         small(name, config=config).problems("train")
 
 
-def test_bad_settings_are_refused() -> None:
-    for settings in (
-        {"seed": -1},
-        {"seed": 4095},
-        {"train": 0},
-        {"config": {"seed": 1}},
-        {"config": {"size": 1}},
-    ):
-        with pytest.raises(ValueError, match="|".join(settings)):
-            small("gcd", **settings)
-
-
 def test_composite_mixes_what_it_is_told(installed: None) -> None:
     parts = [{"name": "gcd"}, {"name": "lcm", "weight": 2.0, "config": {"max_value": 20}}]
     task = small("composite", config={"datasets": parts}, train=30)

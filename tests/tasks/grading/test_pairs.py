@@ -3,12 +3,12 @@ the page tells of others is what they say."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.rows import write_rows
 
 from grpobench.runs import cli
 from grpobench.runs.tools import files
@@ -99,10 +99,9 @@ def test_grader_that_can_not_start_is_no_verdict(monkeypatch: pytest.MonkeyPatch
 
 def small(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -> Path:
     """A table of one pair that ours gets right, and no other graders."""
-    path = folder / "pairs.jsonl"
     row = {"kind": "number", "truth": "1", "answer": "1.0", "equal": True, "note": "", "why": {}}
     row |= dict.fromkeys(pairs.EACH, "equal") | changes
-    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    path = write_rows(folder / "pairs.jsonl", [row])
     monkeypatch.setattr(pairs, "TABLE", path)
     monkeypatch.setattr(pairs, "GRADERS", ())
     return path

@@ -3,12 +3,12 @@ what other libraries read of the same completions is kept."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.rows import write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,15 +71,14 @@ def test_command_fails_where_ours_reads_another_program(
     if choose.choose("auto")[0] is None:
         pytest.skip("no sandbox")
     rows = [NAMED["one block", "no language"].row(), NAMED["thought", "draft in a thought"].row()]
-    path = tmp_path / "completions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = write_rows(tmp_path / "completions.jsonl", rows)
     monkeypatch.setattr(readings, "TABLE", path)
     monkeypatch.setattr(readings, "READERS", ())
     monkeypatch.setattr(readings, "EACH", (readings.OURS,))
     assert cli.main(["tasks", "readings"]) == 0
     assert "ours: 2 of 2 programs read as they should be" in capsys.readouterr().out
     rows[1]["right"] = False
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_rows(path, rows)
     assert cli.main(["tasks", "readings", "--keep", "--json"]) == 70
     assert [completion.said[readings.OURS] for completion in readings.load()] == ["right", "right"]
 

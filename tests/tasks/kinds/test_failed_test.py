@@ -18,7 +18,6 @@ from grpobench.tasks.grading.asserts import convert, restored
 from grpobench.tasks.grading.failed_test import LONGEST, SHORT, values_got
 from grpobench.tasks.humaneval import HumanEval
 from grpobench.tasks.nanocode import NanoCode
-from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import Tier
 from grpobench.tasks.task import Problem, Verdict
 
@@ -85,20 +84,18 @@ def test_a_program_that_does_not_end_is_told_with_the_test_where_the_tier_knows_
 
 
 @pytest.mark.parametrize("body", ["import os\n    os._exit(3)", "return 'x' * 10**7"])
-def test_a_program_that_leaves_or_floods_is_told_with_its_test(body: str) -> None:
-    if trouble := choose.trouble("bubblewrap"):
-        pytest.skip(trouble)
+@pytest.mark.parametrize("tier", ["bubblewrap"], indirect=True)
+def test_a_program_that_leaves_or_floods_is_told_with_its_test(body: str, tier: Tier) -> None:
     ending = "error: ended with status 3" if "exit" in body else "output_limit"
-    assert graded("bubblewrap", body).failed_test == f"test 1 of 3: f(1) == 2, {ending}"
+    assert graded(tier, body).failed_test == f"test 1 of 3: f(1) == 2, {ending}"
 
 
-def test_a_program_cannot_place_its_failure_behind_the_tests() -> None:
+@pytest.mark.parametrize("tier", ["bubblewrap"], indirect=True)
+def test_a_program_cannot_place_its_failure_behind_the_tests(tier: Tier) -> None:
     """It writes more values than there are calls, into every descriptor."""
-    if trouble := choose.trouble("bubblewrap"):
-        pytest.skip(trouble)
     write = "for number in range(20):\n        try:\n            os.write(number, b'value null\\n' * 9)"
     body = f"import os\n    {write}\n        except OSError:\n            pass\n    while True:\n        pass"
-    failed = graded("bubblewrap", body, seconds=0.2).failed_test
+    failed = graded(tier, body, seconds=0.2).failed_test
     assert failed.startswith("test ") and failed.endswith("timeout")
 
 
@@ -141,13 +138,18 @@ def test_generated_functions_name_a_hidden_input_with_its_result(tier: Tier) -> 
         ("x+2+0//(x-4)", "graded", "test 2 of 10: f(4) == 6, error: ZeroDivisionError('division by zero')"),
         ("y", "graded", "test 1 of 10: f(1) == 3, error: NameError(\"name 'y' is not defined\")"),
         ("[0]*10**9", "crash", "test 1 of 10: f(1) == 3, oom"),
+        (
+            "[0 for a in range(10**6) for b in range(10**6) for c in range(10**6) if 0]",
+            "timeout",
+            "one of 10 tests: timeout",
+        ),
         ("'a'*9000", "graded", "one of 10 tests: values that are too long"),
         ("x+", "unparsable", ""),
     ],
 )
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("tier", ["monty"], indirect=True)
 def test_nanocode_names_an_input_with_its_output(expression: str, outcome: str, failed: str) -> None:
-    if trouble := choose.trouble("monty"):
-        pytest.skip(trouble)
     inputs = [1, 4, 0, 2, 3, 5, 6, 7, 8, 9]
     truth = {"expression": "x+2", "inputs": [*map(str, inputs)], "outputs": [x + 2 for x in inputs]}
     (verdict,) = NanoCode().verify(Problem("p", "", truth), [expression])

@@ -15,6 +15,7 @@ from typing import Any
 import datasets
 import pandas as pd
 import pytest
+from helpers.rows import write_rows
 
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.recipe import Recipe, read_text
@@ -82,9 +83,8 @@ def test_files_below_the_data_folder_and_the_hub_give_the_same_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data" / "someone" / "sums"
-    folder.mkdir(parents=True)
     for name, rows in (("train", TRAIN), ("test", TEST)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(folder / f"{name}.jsonl", rows)
     task = HubMath(name="sums", hub="someone/sums")
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path / "data"))
     local = {split: list(task.problems(split)) for split in task.splits}
@@ -141,9 +141,8 @@ def test_columns_are_named_or_refused_with_those_that_there_are(
 
 
 def test_a_data_set_of_the_suite_is_its_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "gsm8k").mkdir()
     for split in ("train", "test"):
-        (tmp_path / "gsm8k" / f"{split}.jsonl").write_text("{}\n")  # its rows are read by runs alone
+        write_rows(tmp_path / "gsm8k" / f"{split}.jsonl", [{}])  # its rows are read by runs alone
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
     assert recipe("hf:openai/gsm8k").runs()[0].task.name == "gsm8k"
     assert recipe("arithmetic", sets=["tasks=hf:openai/gsm8k"]).runs()[0].task.name == "gsm8k"

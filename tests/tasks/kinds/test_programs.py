@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.rows import write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,24 +121,12 @@ TRUTH = {
 }
 RIGHT = {
     "block": "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nIt adds.",
-    "block without a language": "```\ndef add(a, b):\n    return a + b\n```",
-    "open block": "```python\ndef add(a, b):\n    return a + b\n",
-    "second block": "```\n1 + 2\n```\nso\n```py\ndef add(a, b):\n    return a + b\n```",
-    "block of a body": "```python\n    return a + b\n```",
-    "indented fence": "- so:\n  ```python\ndef add(a, b):\n    return a + b\n  ```",
-    "no block": "def add(a, b):\n    return a + b\n\nThis function adds two numbers.",
-    "prose around": "Sure! Here is it.\n\nimport math\n\ndef add(a, b):\n    return a + b\n\nThat is all.",
     "helper first": "def plus(a, b):\n    return a + b\n\ndef add(a, b):\n    return plus(a, b)",
     "constant first": "ZERO: int = 0\ndef add(a, b):\n    return a + b + ZERO",
-    "decorated": "import functools\n@functools.lru_cache\ndef add(a, b):\n    return a + b",
-    "body": "    return a + b\n",
-    "body with a helper behind": "    c = a + b\n    return c\n\ndef other():\n    pass\n",
     "body that lost its first indent": "c = a\n    return c + b",
-    "block of a body that lost every indent": "```\nc = a\nreturn c + b\n```",
-    "windows": "```python\r\ndef add(a, b):\r\n    return a + b\r\n```\r\n",
-    "main guard": "def add(a, b):\n    return a + b\n\nif __name__ == '__main__':\n    print(add(1, 2))",
     "asks for input": "def add(a, b):\n    return a + b\n\nprint(input())",
 }
+"""Beside the many of `graded/completions.jsonl`."""
 WRONG = {
     "nothing": "",
     "prose": "I cannot write this function.",
@@ -157,8 +146,6 @@ def problem(**more: Any) -> Problem:
 @pytest.mark.parametrize("wrong", [False, True])
 def test_program_is_found_in_an_answer(wrong: bool, tier: Tier) -> None:
     texts = WRONG if wrong else RIGHT
-    if tier == "monty":
-        texts = {name: text for name, text in texts.items() if name != "decorated"}
     verdicts = HumanEval(tier=tier).verify(problem(), list(texts.values()))
     for name, verdict in zip(texts, verdicts, strict=True):
         assert verdict.scores["correct"] == (not wrong), (name, verdict)
@@ -166,16 +153,9 @@ def test_program_is_found_in_an_answer(wrong: bool, tier: Tier) -> None:
         assert sum(verdict.scores[failure] for failure in programs.FAILURES) == wrong
 
 
-@given(st.text(max_size=60) | st.text("`\n def add(b):import=retun#", max_size=60))
-def test_no_text_breaks_the_reading(text: str) -> None:
-    source = programs.program(text, TRUTH)
-    assert source is None or isinstance(source, str)
-
-
-def test_fine_outcomes_are_scores_and_coarse_ones_are_the_verdicts() -> None:
-    chosen = HumanEval(tier="monty", seconds=0.2)
-    if trouble := choose.trouble("monty"):
-        pytest.skip(trouble)
+@pytest.mark.parametrize("tier", ["monty"], indirect=True)
+def test_fine_outcomes_are_scores_and_coarse_ones_are_the_verdicts(tier: Tier) -> None:
+    chosen = HumanEval(tier=tier, seconds=0.2)
     bodies = {
         ("wrong", "graded"): "return 1",
         ("error", "graded"): "return 1 // 0",
@@ -259,25 +239,24 @@ FORGED = {
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_values_compare_as_their_base_types_and_by_no_program_method(right: bool) -> None:
-    if trouble := choose.trouble("bubblewrap"):
-        pytest.skip(trouble)
+@pytest.mark.parametrize("tier", ["bubblewrap"], indirect=True)
+def test_values_compare_as_their_base_types_and_by_no_program_method(right: bool, tier: Tier) -> None:
     for name, (before, value, condition) in (BUILT_ON if right else FORGED).items():
         built_problem = problem(conditions=[condition])
         program = f"```python\n{before}\ndef add(a, b):\n    return {value}\n```"
-        (verdict,) = HumanEval(tier="bubblewrap").verify(built_problem, [program])
+        (verdict,) = HumanEval(tier=tier).verify(built_problem, [program])
         assert verdict.scores["correct"] == right, (name, verdict)
 
 
-def test_a_named_tuple_is_a_tuple_in_monty_too() -> None:
-    if trouble := choose.trouble("monty"):
-        pytest.skip(trouble)
+@pytest.mark.parametrize("tier", ["monty"], indirect=True)
+def test_a_named_tuple_is_a_tuple_in_monty_too(tier: Tier) -> None:
     before, value, condition = BUILT_ON["named tuple"]
     program = f"```\n{before}\ndef add(a, b):\n    return {value}\n```"
-    (verdict,) = HumanEval(tier="monty").verify(problem(conditions=[condition]), [program])
+    (verdict,) = HumanEval(tier=tier).verify(problem(conditions=[condition]), [program])
     assert verdict.scores["correct"] == 1
 
 
+@pytest.mark.parametrize("tier", ["bubblewrap"], indirect=True)
 @pytest.mark.parametrize(
     ("value", "outcome"),
     [
@@ -288,22 +267,10 @@ def test_a_named_tuple_is_a_tuple_in_monty_too() -> None:
         ("Decimal('nan')", "error"),
     ],
 )
-def test_exact_numbers_have_a_limit(value: str, outcome: str) -> None:
+def test_exact_numbers_have_a_limit(value: str, outcome: str, tier: Tier) -> None:
     """Whoever adds up fractions of any size is busy for hours."""
-    if trouble := choose.trouble("bubblewrap"):
-        pytest.skip(trouble)
     program = "from fractions import Fraction\nfrom decimal import Decimal\ndef f():\n    return " + value
-    assert choose.sandbox("bubblewrap").run(program, ["f()"]).outcome == outcome
-
-
-def test_a_replayed_test_takes_a_fraction(tier: Tier) -> None:
-    if tier == "monty":
-        pytest.skip("Monty has no fractions")
-    judged = problem(**JUDGED)
-    del judged.truth["calls"], judged.truth["conditions"]
-    answer = "```\nfrom fractions import Fraction\ndef add(a, b):\n    return Fraction(2 * (a + b), 2)\n```"
-    (verdict,) = HumanEval(tier=tier).verify(judged, [answer])
-    assert verdict.scores["correct"] == 1
+    assert choose.sandbox(tier).run(program, ["f()"]).outcome == outcome
 
 
 # Tests that are replayed
@@ -332,6 +299,8 @@ def test_replayed_test_takes_right_programs_and_no_others(tier: Tier) -> None:
         "return 10**5000": False,  # Python writes no whole number of so many digits
         "return [set(), {1: (1,)}, float('inf'), b'x', 'é']": False,
     }
+    if tier != "monty":  # which has no fractions
+        bodies["from fractions import Fraction\n    return Fraction(2 * (a + b), 2)"] = True
     answers = [f"```\ndef add(a, b):\n    {body}\n```" for body in bodies]
     # The check's own name, its arguments and its verdict are not in the program's process.
     answers += [
@@ -398,8 +367,7 @@ ROWS |= {f"mbpp/{split}.jsonl": ROWS["mbpp/test.jsonl"] for split in ("train", "
 @pytest.fixture
 def own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for path, rows in ROWS.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / path, rows)
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(sources, "_hub_trouble", lambda *_: "there is no network")
     yield tmp_path
@@ -452,17 +420,11 @@ def test_what_is_asked_and_what_is_hidden(own_rows: Path) -> None:
 def test_malformed_row_is_named(path: str, change: dict[str, Any], message: str, own_rows: Path) -> None:
     rows = [dict(row) for row in ROWS[path]]
     rows[0] |= change
-    (own_rows / path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(own_rows / path, rows)
     task = HumanEval() if path.startswith("humaneval") else MBPP()
     with pytest.raises(DataError, match=message) as raised:
         task.problems("test")
     assert path in str(raised.value) and "line" in str(raised.value)
-
-
-def test_settings_have_ranges() -> None:
-    for bad in ({"shown": 0}, {"shown": 4}, {"seconds": 0.0}):
-        with pytest.raises(ValueError, match=r"shown|seconds"):
-            MBPP(**bad)
 
 
 # The command line
@@ -509,7 +471,9 @@ def test_only_the_typed_option_opens_the_plain_subprocess(
 EVERY = 12
 
 
-def published(task: Task, count: int) -> list[Problem]:
+def published(task: Task, count: int, monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+    monkeypatch.setattr(sources, "_hub_trouble", lambda *_: "not asked")
     tests = [table for table in task.tables if table.path.endswith("/test.jsonl")]
     if lack := sources.missing(tests, None):
         pytest.skip(lack)
@@ -522,26 +486,25 @@ def published(task: Task, count: int) -> list[Problem]:
 def test_published_references_are_right(
     cls: type[programs.Programs], count: int, tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
-    monkeypatch.setattr(sources, "_hub_trouble", lambda *_: "not asked")
     task = cls(tier=tier)
-    problems = [p for p in published(task, count) if p.id not in SLOW][
+    problems = [p for p in published(task, count, monkeypatch) if p.id not in SLOW][
         :: EVERY if tier == "bubblewrap" else 1
     ]
     assert failing(task, problems) == EXCEPTIONS[tier, task.name] & {p.id for p in problems}
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tier", ["bubblewrap"], indirect=True)
 @pytest.mark.parametrize(("cls", "count"), [(HumanEval, 164), (MBPP, 500)])
-def test_published_references_are_right_under_double_load(cls: type[programs.Programs], count: int) -> None:
-    if trouble := choose.trouble("bubblewrap"):
-        pytest.skip(trouble)
+def test_published_references_are_right_under_double_load(
+    cls: type[programs.Programs], count: int, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     busy = [
         subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())
     ]
     try:
-        task = cls(tier="bubblewrap")
-        assert failing(task, published(task, count)) == set()
+        task = cls(tier=tier)
+        assert failing(task, published(task, count, monkeypatch)) == set()
     finally:
         for process in busy:
             process.kill()
@@ -570,14 +533,12 @@ SLOW = {"123"}
 
 
 def test_published_tests_are_converted_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
-    monkeypatch.setattr(sources, "_hub_trouble", lambda *_: "not asked")
-    problems = published(HumanEval(), 164)
+    problems = published(HumanEval(), 164, monkeypatch)
     assert {p.id for p in problems if p.traits["trust"] == "asserts"} == {
         f"HumanEval/{number}" for number in (32, 38, 44, 50, 53, 151)
     }
     assert sum(len(p.truth.get("conditions", ())) for p in problems) > 1000
-    few = published(MBPP(), 500)
+    few = published(MBPP(), 500, monkeypatch)
     more = {p.id for p in few if len(p.truth["conditions"]) != mbpp.ASSERTS}
     assert more == {"37", "203", "339"}  # of which a constant satisfies all that are published
     assert all(p.prompt.count("assert ") == 1 for p in few if p.id in more)
@@ -585,9 +546,8 @@ def test_published_tests_are_converted_as_they_say(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_constant_satisfies_a_published_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
-    monkeypatch.setattr(sources, "_hub_trouble", lambda *_: "not asked")
-    for published_problem in [*published(HumanEval(), 164), *published(MBPP(), 500)]:
+    both = [*published(HumanEval(), 164, monkeypatch), *published(MBPP(), 500, monkeypatch)]
+    for published_problem in both:
         conditions = published_problem.truth.get("conditions", ["False"])
         nodes = [
             node
