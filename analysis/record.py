@@ -19,7 +19,7 @@ from grpobench.analysis.tools.text import shorten_paths
 from grpobench.tasks.data import bounded
 
 VERSION = 2
-"""Version of the format."""
+"""Version of the format. Files of version 1 have no kind, and are read as the kind that is asked for."""
 COMMANDS: Mapping[str, str] = {
     "experiment": "grpobench keep",
     "finding": "grpobench keep",
@@ -114,9 +114,9 @@ def read(path: Path, kind: str, build: Callable[[Content], T]) -> T:
     words = "table" if kind in ("experiment", "readable") else kind
     try:
         content = bounded.read_object(path, remedy)
-        if content.pop("version") != VERSION:
+        if (version := content.pop("version")) not in (1, VERSION):
             raise ValueError("of another version")
-        if (file_kind := content.pop("kind")) != kind:
+        if version == VERSION and (file_kind := content.pop("kind")) != kind:
             raise ValueError(f"of the kind {file_kind!r} and not {kind!r}")
         return build(content)
     except bounded.FileError as error:
