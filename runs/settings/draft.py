@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from annotated_types import Ge, Gt, Interval
 
@@ -446,11 +446,15 @@ def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
         yield "stop_on: lists an event twice"
 
 
+HEAD_KEYS: Final = tuple(strict.hints(Head))
+"""The keys of a recipe that are values of its own, and no tables of arms, tasks or settings."""
+
+
 def read_head(
     table: Mapping[str, Any], stem: str, assigned: Mapping[str, Any], faults: list[str]
 ) -> Head | Bad:
     """The head of a recipe in a file called `stem`, with what `--set` assigns to keys without a dot."""
-    valid = {*strict.hints(Head), "tasks", "arms"}
+    valid = {*HEAD_KEYS, "tasks", "arms"}
     elsewhere = {key: f"--set {where}" for key, where in ELSEWHERE.items()}
     faults += [
         strict.unknown("--set ", key, {*valid, *FORMS}, elsewhere) for key in assigned if key not in valid
@@ -461,7 +465,7 @@ def read_head(
     }
     values = {"name": stem}
     for layer in (table, listed):
-        plain = {key: layer[key] for key in layer if key in strict.hints(Head)}
+        plain = {key: layer[key] for key in layer if key in HEAD_KEYS}
         values |= strict.check(Head, plain, "", faults)
     return BAD if len(faults) > before else strict.build(Head, values, "", faults)
 
@@ -511,7 +515,7 @@ def read_draft(
     head = read_head(table, stem, tops, faults)
     listed_tasks = read_tasks(table, folder, faults)
     scope = Scope(tasks=classes_of(listed_tasks))
-    settings = scope.read(table, faults, [*strict.hints(Head), *TABLES])
+    settings = scope.read(table, faults, [*HEAD_KEYS, *TABLES])
     listed_arms = read_arms(table, listed_tasks, folder, faults)
     settings += [setting for arm in listed_arms.values() for setting in arm.settings]
     arms = select_arms(tops.get("arms"), listed_arms, folder, faults)

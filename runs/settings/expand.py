@@ -17,7 +17,7 @@ from grpobench.analysis.tools.text import RATE_SUFFIX, sweep_value
 from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
-from grpobench.runs.settings.layers import SETTINGS, TASK, fields_of, lay, read_assignment
+from grpobench.runs.settings.layers import SETTINGS, TASK, lay, read_assignment
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Bad, KeyPath, join
 
@@ -171,7 +171,31 @@ def written(value: Value) -> str:
 # Arms on tasks
 
 
-def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]:
+@dataclass(frozen=True)
+class Expansion:
+    """The runs of a draft."""
+
+    head: Head | Bad
+    configs: list[RunConfig]
+    """Every run that could be built."""
+    left_out: list[str]
+    """The optional arms that were left out, with the reason."""
+    sweep_values: Mapping[str, SweepOrigin]
+    """By arm; empty without sweep values."""
+    rate_arms: Mapping[str, RateOrigin]
+    """By the name of each arm at another learning rate."""
+
+
+def expand(draft: Draft, table: Any, texts: Sequence[str], faults: list[str]) -> Expansion:
+    """The runs of every arm, with every sweep value (`table` and `texts` as in `sweep`) and at every learning
+    rate, on every task."""
+    draft, sweep_values = sweep(draft, table, texts, faults)
+    draft, rate_arms = at_rates(draft, sweep_values, faults)
+    configs, left_out = every_run(draft, faults)
+    return Expansion(draft.head, configs, left_out, sweep_values, rate_arms)
+
+
+def every_run(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]:
     """Every run that could be built, and the optional arms that were left out with the reason."""
     configs: list[RunConfig] = []
     left_out: list[str] = []
@@ -226,8 +250,8 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
     values, paths = lay(
         [setting for setting in every if setting.arm in arms and setting.task in (None, task)],
         below={"modify": arm.algorithm.modifiers},
+        task=cls,
     )
-    values[TASK] = fields_of(cls, values.get(TASK, {}))
     rates_of_roles = values.get("train", {}).get("learning_rate", {"policy": 1e-5})
     if "policy" not in rates_of_roles:  # a recipe may set the critic's alone
         values["train"]["learning_rate"] = {"policy": 1e-5} | rates_of_roles

@@ -135,16 +135,18 @@ def fields_of(cls: type, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lay(
-    settings: Iterable[Setting], below: Mapping[str, Mapping[str, Any]]
+    settings: Iterable[Setting], below: Mapping[str, Mapping[str, Any]], task: type
 ) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], KeyPath]]:
     """Fields by section, of settings that are put over `below` in their order, and the path that each comes
-    from. Tables merge key by key; everything else is replaced."""
+    from. Tables merge key by key; everything else is replaced. Of settings of tasks, those that the class
+    `task` has."""
     values: dict[str, dict[str, Any]] = {section: dict(table) for section, table in below.items()}
     paths: dict[tuple[str, str], KeyPath] = {}
     for setting in settings:
         section, key = setting.section, setting.key
         values[section] = merge(values.get(section, {}), {key: setting.value})
         paths[section, key] = setting.path
+    values[TASK] = fields_of(task, values.get(TASK, {}))
     return values, paths
 
 

@@ -86,11 +86,13 @@ def read(entries: Sequence[Entry], faults: list[str]) -> tuple[Observe, ...]:
     return tuple(callbacks)
 
 
-def demand(callbacks: Sequence[Observe], folder: Path | None, faults: list[str]) -> bool:
-    """Append to `faults` why callbacks cannot be made: who is unknown or not installed, and settings that do
-    not exist. Whether one of them stands in `folder`, which is the recipe's. Imports them, but no tracker's
-    own package."""
-    beside = False
+def open_callbacks(
+    entries: Sequence[Entry], folder: Path | None, faults: list[str]
+) -> tuple[tuple[Observe, ...], bool]:
+    """The callbacks of `observe`, and whether one of them stands in `folder`, which is the recipe's. Appends
+    to `faults` why callbacks cannot be made: who is unknown or not installed, and settings that do not exist.
+    Imports them, but no tracker's own package."""
+    callbacks, beside = read(entries, faults), False
     for index, callback in enumerate(callbacks):
         here = f"observe[{index}]"
         if not plugins.is_reference(callback.name) and (lack := unknown(callback.name)):
@@ -103,7 +105,7 @@ def demand(callbacks: Sequence[Observe], folder: Path | None, faults: list[str])
             continue
         faults += misfit(factory, callback, here)
         beside |= plugins.beside(callback.reference, folder)
-    return beside
+    return callbacks, beside
 
 
 def unknown(name: str) -> str:

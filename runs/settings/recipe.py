@@ -13,7 +13,7 @@ from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.settings import guard, observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
-from grpobench.runs.settings.expand import RateOrigin, SweepOrigin, at_rates, expand, sweep
+from grpobench.runs.settings.expand import RateOrigin, SweepOrigin, expand
 from grpobench.runs.settings.search import (
     SEARCHED,
     SEARCHES,
@@ -153,31 +153,30 @@ def read_table(
     faults: list[str] = []
     search, searched = read_search(table, faults)
     draft = read_draft(table, stem, folder, [*(searched.set if searched else ()), *sets], faults)
-    draft, sweep_values = sweep(draft, table.get("over", {}), over, faults)
-    draft, rate_arms = at_rates(draft, sweep_values, faults)
-    configs, left_out = expand(draft, faults)
-    configs = open_plugins(draft.head, configs, folder, faults)
-    if not faults and isinstance(draft.head, Head):
-        faults += guard.unmeasured(draft.head.guard, configs)
+    expansion = expand(draft, table.get("over", {}), over, faults)
+    head = expansion.head
+    configs = open_plugins(head, expansion.configs, folder, faults)
+    if not faults and isinstance(head, Head):
+        faults += guard.unmeasured(head.guard, configs)
     record = None
     if searched and searched.recipe:
         record = named_search(searched.recipe, folder, faults)
     elif searched:
         record = load_record(searched, folder, faults)
-    if record and isinstance(draft.head, Head):
-        faults += seed_faults(record, draft.head.seeds)
-    if faults or isinstance(draft.head, strict.Bad):
+    if record and isinstance(head, Head):
+        faults += seed_faults(record, head.seeds)
+    if faults or isinstance(head, strict.Bad):
         raise ConfigError(faults, source)
     return Recipe(
-        draft.head,
-        draft.head.summary,
+        head,
+        head.summary,
         text,
         tuple(sets),
         tuple(configs),
-        tuple(left_out),
+        tuple(expansion.left_out),
         folder,
-        sweep_values,
-        rate_arms,
+        expansion.sweep_values,
+        expansion.rate_arms,
         tuple(over),
         search=search,
         record=record,
@@ -225,8 +224,8 @@ def open_plugins(
 ) -> list[RunConfig]:
     """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they need it. Optimizers
     and schedules of others are tried."""
-    callbacks = observe.read([] if isinstance(head, strict.Bad) else head.observe, faults)
-    observed = observe.demand(callbacks, folder, faults)
+    entries = [] if isinstance(head, strict.Bad) else head.observe
+    callbacks, observed = observe.open_callbacks(entries, folder, faults)
     for train in {str(config.train): config.train for config in configs}.values():
         faults += optimizers.faults(train, folder)
     if faults:

@@ -474,9 +474,12 @@ def unrewarded(reward: RewardConfig, task: Task, gives: str) -> Iterator[str]:
     if reward.kind not in ("task", "sum"):
         return
     scores = {*task.scores, *(COMPONENTS if reward.kind == "sum" else ())}
-    for name in sorted(components.keys() - scores - {*reward.functions(task)}):
+    for name in sorted(components.keys() - scores):
+        is_function = registries.is_plugin_name("reward", name)
+        if is_function and reward.kind == "sum" and name in reward.weights:
+            continue
         remedy = strict.did_you_mean(name, scores)
-        if name in COMPONENTS or registries.is_plugin_name("reward", name):
+        if is_function or name in COMPONENTS:
             remedy = f'set reward.kind = "sum" to weigh {name} too'
         remedy = remedy or "move the weights to `[on.TASK.reward]` of a task that gives them"
         yield f"reward.weights names {name}, and {gives}; {remedy}"
