@@ -163,12 +163,11 @@ def serve(connection: Connection, side: Side, case: BenchmarkCase, parent: int) 
     os.dup2(2, 1)
     try:
         side(case, connection)
-    except EOFError:
-        return
     except DataError as error:
         connection.send(Failed(str(error), True))
     except BaseException as error:
-        connection.send(Failed("".join(traceback.format_exception(error)), False))
+        with contextlib.suppress(OSError):  # nobody listens where the parent has gone
+            connection.send(Failed("".join(traceback.format_exception(error)), False))
 
 
 def facts() -> dict[str, str | int]:

@@ -118,10 +118,11 @@ class NanoCode(Drawn, BatchTask):
     def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
         """Completions of a group often repeat; each program is run once."""
         texts = [(problem, (turns[-1] if turns else "").strip()) for problem, turns in pairs]
-        jobs = {(problem.id, text): _job(problem, text) for problem, text in texts if is_expression(text)}
+        # By the object: another problem may have the same id.
+        jobs = {(id(problem), text): _job(problem, text) for problem, text in texts if is_expression(text)}
         executions = dict(zip(jobs, default_sandbox().run_all(list(jobs.values())), strict=True))
         return [
-            _verdict(problem, text, executions.get((problem.id, text), UNREAD)) for problem, text in texts
+            _verdict(problem, text, executions.get((id(problem), text), UNREAD)) for problem, text in texts
         ]
 
     def demonstrate(self, problem: Problem) -> str:

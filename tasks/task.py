@@ -258,15 +258,14 @@ class BatchTask(Task):
     def verify_all(
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
-        verdicts = iter(
-            self.grade_episodes(
-                [
-                    (problem, turns)
-                    for problem, samples in zip(problems, episodes, strict=True)
-                    for turns in samples
-                ]
-            )
-        )
+        pairs = [
+            (problem, turns) for problem, samples in zip(problems, episodes, strict=True) for turns in samples
+        ]
+        graded = self.grade_episodes(pairs)
+        if len(graded) != len(pairs):
+            name = f"{type(self).__name__}.grade_episodes"
+            raise ValueError(f"{name} returned {len(graded)} verdicts, and there are {len(pairs)} episodes")
+        verdicts = iter(graded)
         return [[next(verdicts) for _ in samples] for samples in episodes]
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:

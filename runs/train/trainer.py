@@ -58,6 +58,11 @@ from grpobench.tasks.task import Split
 MOST_SKIPPED = 3
 """Steps in a row that may leave updates out for a loss, reward or gradient that is not finite; with the next
 such step the run has diverged."""
+RESTORED = {
+    *("curriculum", "generated", "trained", "sampler_tokens", "flops", "skipped"),
+    *("gradient_noise", "optimizers", "token_budgets", "algorithm"),
+}
+"""Keys of a checkpoint's state that a trainer continues from."""
 
 
 @dataclass
@@ -172,7 +177,7 @@ class Trainer:
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
         """Continue from the weights and the `state` of a checkpoint. Raises ModelError for a checkpoint of an
         older version, which lacks a part."""
-        if self.state().keys() - {"agreed"} - state.keys():
+        if not state.keys() >= RESTORED:
             raise ModelError("the checkpoint is of an older version; delete the run's folder to start over")
         self.models.restore(tensors, state["optimizers"])
         self.sampler.sync()  # after the weights: an engine still holds those of the base

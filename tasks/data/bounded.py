@@ -231,6 +231,8 @@ def parse_json(text: bytes | str) -> Any:
     more than `MAX_DEPTH` brackets inside each other, and for an integer that fits into no float."""
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")  # as json.loads does
+    elif text.startswith("\ufeff"):
+        raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
     try:
         value = _DECODER.decode(text)
     except RecursionError:

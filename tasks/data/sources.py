@@ -319,7 +319,7 @@ def _table_of_text(location: str, data: bytes, separator: str) -> Iterator[Row |
 
 def _lines_of_text(location: str, data: bytes) -> Iterator[Row | RowError]:
     lines = _text(location, data).split("\n")
-    for number, line in enumerate(lines if lines[-1].strip() else lines[:-1], 1):
+    for number, line in enumerate(lines if lines[-1].strip(" \t\n\r\v\f") else lines[:-1], 1):
         yield Row(location, number, {"text": line.rstrip("\r")})
 
 
@@ -419,7 +419,7 @@ def _read_hub(table: Table, folder: Path | None) -> tuple[Source, list[Row | Row
             raise DataError(str(error)) from error
         digest.update(line)
         rows.append(row)
-    return Source("hub" if address == hub.dataset else "folder", name, digest.hexdigest()), rows
+    return Source("folder" if repository(hub.dataset, folder) else "hub", name, digest.hexdigest()), rows
 
 
 @cache

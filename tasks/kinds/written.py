@@ -29,6 +29,7 @@ class Written(Task):
         the end token. They sum to 1."""
 
     def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
+        """As verified: what a written text is worth is defined there alone."""
         return bool(self.verify_episodes(problem, [episode])[0].scores["correct"])
 
     def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:

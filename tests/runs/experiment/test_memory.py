@@ -28,10 +28,11 @@ from grpobench.runs.experiment.memory_input import (
     optimizer_bytes,
     packed_sizes,
 )
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.memory_plan import GRAPH_WORKSPACE, PhaseName, plan
 from grpobench.runs.models.model_files import SHAPES
-from grpobench.runs.models.model_shape import AdapterSize, shape_of
+from grpobench.runs.models.model_shape import shape_of
 from grpobench.runs.models.packing import Cost, micro_batches, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.graphs import PER_READ_LOGIT, Graphs
@@ -214,7 +215,7 @@ def test_the_state_of_an_optimizer_is_measured() -> None:
 
 ROLES: list[tuple[tuple[str, ...], Callable[[Any], Any]]] = [
     (("algorithm.beta=0.04",), lambda sizes: sizes.reference),
-    (("model.adapter.rank=4",), lambda sizes: sizes.adapter == AdapterSize(4, ())),
+    (("model.adapter.rank=4",), lambda sizes: sizes.adapter == Adapter(rank=4)),
     (("sampler.lag=2",), lambda sizes: sizes.past == 2),
     (("model.dtype=bfloat16",), lambda sizes: (sizes.compute_bytes, sizes.cache_bytes) == (2, 4)),
     (("model.dtype=float16",), lambda sizes: sizes.training.keys and not sizes.dense_mask),
