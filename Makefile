@@ -88,13 +88,13 @@ test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)
 
 test-trackers: $(TRACKERS)/ready
-	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/exchange/importing/test_tracker_files.py tests/runs/exchange/importing/test_routes.py $(ARGS)
+	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/handover/importing/test_tracker_files.py tests/runs/handover/importing/test_routes.py $(ARGS)
 
 test-launchers: $(LAUNCHERS)/ready
 	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/experiment/test_on_ray.py tests/runs/experiment/test_on_slurm.py $(ARGS)
 
 test-verl: $(VERL)/ready
-	@$(VERL)/bin/python -m pytest tests/runs/exchange/handover/test_verl.py tests/runs/exchange/handover/test_verl_episodes.py $(ARGS)
+	@$(VERL)/bin/python -m pytest tests/runs/handover/test_verl.py tests/runs/handover/test_verl_episodes.py $(ARGS)
 
 # Offline. Warnings are errors; tests/test_site.py follows every link.
 site: $(READY)

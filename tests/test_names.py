@@ -36,7 +36,7 @@ KEYS_OF_FILES = {
 
 MORE_SENTENCES = {
     "algorithms/parts.py": "text of docs/reference/python.md",
-    "runs/exchange/handover/train_with_trl.py": "the header of a script that users get",
+    "runs/handover/train_with_trl.py": "the header of a script that users get",
     "runs/models/nano.py": "text of its --help",
     "runs/models/written.py": "text of its --help",
 }

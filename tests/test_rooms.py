@@ -34,7 +34,7 @@ ROOMS = (
     *("analysis/findings", "analysis"),
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/metrics"),
     *("runs/runfolder", "runs/observe", "runs/train", "runs/experiment", "runs/evaluation"),
-    *("runs/calibration", "runs/exchange", "runs/inventory", "runs/api", "benchmarks"),
+    *("runs/calibration", "runs/handover", "runs/inventory", "runs/api", "benchmarks"),
     *("runs/commands", "runs"),
 )
 """From left to right. A folder holds its own files and those of its subfolders that are no rooms."""

@@ -10,7 +10,7 @@ from grpobench.analysis.findings.planned import PlannedTest
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.runs.exchange.publishing.contributed import contributions
+from grpobench.runs.handover.publishing.contributed import contributions
 from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.findings.parts import read_part, without_part

@@ -14,7 +14,7 @@ from grpobench.runs.tools.strict import ConfigError
 
 if TYPE_CHECKING:
     from grpobench.runs.api.results import Results
-    from grpobench.runs.exchange.importing.importing import Imported
+    from grpobench.runs.handover.importing.importing import Imported
 
 Source: TypeAlias = str | os.PathLike[str]
 
@@ -79,10 +79,10 @@ def import_runs(
     """What `import_logs` and the command line do: `maps` are texts as after ``--map``, and `options` further
     fields of `ImportRequest`."""
     with deferred("torch"):  # The catalog's algorithms import it; nothing here uses it.
-        from grpobench.runs.exchange.importing.folder import KeyOverrides
-        from grpobench.runs.exchange.importing.importing import ImportRequest, carry_out
-        from grpobench.runs.exchange.importing.sources import FORMATS
-        from grpobench.runs.exchange.importing.translate import mapping
+        from grpobench.runs.handover.importing.folder import KeyOverrides
+        from grpobench.runs.handover.importing.importing import ImportRequest, carry_out
+        from grpobench.runs.handover.importing.sources import FORMATS
+        from grpobench.runs.handover.importing.translate import mapping
 
     if form and form not in FORMATS:
         did = words.did_you_mean(form, FORMATS, f"known: {', '.join(FORMATS)}", "{!r}")

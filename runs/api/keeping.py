@@ -13,8 +13,8 @@ from grpobench.analysis.readable import ReadableRow
 from grpobench.analysis.record import as_text
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
-from grpobench.runs.exchange.publishing.contribute import accept, checked
-from grpobench.runs.exchange.publishing.verify import verify
+from grpobench.runs.handover.publishing.contribute import accept, checked
+from grpobench.runs.handover.publishing.verify import verify
 from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.parts import part_path, read_part, with_part
 from grpobench.runs.inventory.findings.records import demand_whole, set_aside

@@ -40,7 +40,7 @@ def hand_over_command(options: Options) -> int:
     """DIR gets a configuration per arm and task, problems as parquet, the initial policy, our graders as a
     reward function, run.sh with the command of every run, and README.md with what differs. What the library
     cannot express is refused, with arm and setting."""
-    from grpobench.runs.exchange.handover.folder import write
+    from grpobench.runs.handover.folder import write
     from grpobench.runs.settings.recipe import read_recipe
 
     plan = write(

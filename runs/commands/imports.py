@@ -10,7 +10,7 @@ from grpobench.runs.commands.options import NATURAL, PATH, Options, flag, json_o
 from grpobench.runs.commands.output import DONE, as_json, say, warn
 
 if TYPE_CHECKING:
-    from grpobench.runs.exchange.importing.importing import Imported, ReadRun
+    from grpobench.runs.handover.importing.importing import Imported, ReadRun
 
 LIBRARIES = (
     *("trl", "verl", "openrlhf", "prime-rl", "nemo-rl", "skyrl", "slime", "areal", "ms-swift"),
@@ -114,7 +114,7 @@ def lines(imported: Imported) -> list[str]:
 
 def spoken(run: ReadRun) -> str:
     """Whose names a run's metrics have."""
-    from grpobench.runs.exchange.importing.names.vocabularies import VOCABULARIES
+    from grpobench.runs.handover.importing.names.vocabularies import VOCABULARIES
 
     if run.library:
         vocabulary = VOCABULARIES[run.library]

@@ -23,7 +23,7 @@ from grpobench.runs.commands.output import DONE, say
 def publish_command(options: Options) -> int:
     """Logs, settings and provenance of every run, without weights, completions of rollouts and names of your
     machine; tables that datasets.load_dataset reads; a data card and checksums."""
-    from grpobench.runs.exchange.publishing.publish import publish
+    from grpobench.runs.handover.publishing.publish import publish
 
     name = options.name or options.out.resolve().name
     manifest, published_folder = publish(

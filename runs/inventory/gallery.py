@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 
-from grpobench.runs.exchange.publishing.contributed import Contribution, contributions
+from grpobench.runs.handover.publishing.contributed import Contribution, contributions
 from grpobench.runs.inventory import profiles_page, transfer_page, verdicts
 from grpobench.runs.inventory.findings.judging import departed, judging_rule
 from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE, kept_finding

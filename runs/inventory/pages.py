@@ -18,7 +18,7 @@ from jinja2 import Environment
 from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.analysis.theory import comparison
-from grpobench.runs.exchange.importing.names.vocabularies import VOCABULARIES
+from grpobench.runs.handover.importing.names.vocabularies import VOCABULARIES
 from grpobench.runs.inventory import (
     dialects_page,
     gallery,

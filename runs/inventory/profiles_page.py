@@ -10,7 +10,7 @@ from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.scores import Profile, build
 from grpobench.analysis.profile.table import algorithms_with_runs, lines
-from grpobench.runs.exchange.publishing.contributed import contributions
+from grpobench.runs.handover.publishing.contributed import contributions
 from grpobench.runs.settings.probes import SCALES, probes
 from grpobench.runs.settings.registries import algorithms
 

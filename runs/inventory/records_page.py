@@ -12,8 +12,8 @@ from grpobench.analysis import kept
 from grpobench.analysis.kept import KeptTable
 from grpobench.analysis.records import ALPHA, FEWEST_PAIRS, FEWEST_SEEDS, RankedRecord, rank
 from grpobench.analysis.tools.text import NONE
-from grpobench.runs.exchange.publishing.contributed import Contribution, contributions
-from grpobench.runs.exchange.publishing.verify import WIDEST
+from grpobench.runs.handover.publishing.contributed import Contribution, contributions
+from grpobench.runs.handover.publishing.verify import WIDEST
 from grpobench.tasks.data import bounded
 
 PAGE = "records.md"

@@ -27,7 +27,7 @@ from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
-from grpobench.runs.exchange.publishing.publish import copy_public
+from grpobench.runs.handover.publishing.publish import copy_public
 
 RUN = "grpo-arithmetic-s1"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grpobench.runs.exchange.handover.folder import write
-from grpobench.runs.exchange.handover.plan import Plan
+from grpobench.runs.handover.folder import write
+from grpobench.runs.handover.plan import Plan
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.task import Problem

@@ -116,5 +116,5 @@ def test_a_command_does_its_work_through_the_interface_or_one_module(command: st
 
 def test_commands_that_do_their_own_work_would_be_found() -> None:
     assert {"runs.inventory.deep.examine", "runs.experiment.memory"} <= work("machine.doctor_command")
-    assert work("hand_over.hand_over_command") == {"runs.exchange.handover.folder"}
+    assert work("hand_over.hand_over_command") == {"runs.handover.folder"}
     assert not work("search.search_command")

@@ -17,7 +17,7 @@ from grpobench.analysis.profile import kept as profile_kept
 from grpobench.analysis.runfolder import files as log_files
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.theory import comparison
-from grpobench.runs.exchange.importing.readers import columns, console, json_logs, trl
+from grpobench.runs.handover.importing.readers import columns, console, json_logs, trl
 from grpobench.runs.models import sizes
 from grpobench.runs.runfolder.logs import LogFile as RunLog
 from grpobench.runs.settings.findings import read_finding

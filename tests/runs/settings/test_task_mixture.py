@@ -13,7 +13,7 @@ from helpers.whole_runs import configure, rows, run, run_until_killed, same, tra
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.runs.exchange.handover.grading import as_columns, problem_of
+from grpobench.runs.handover.grading import as_columns, problem_of
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_recipe

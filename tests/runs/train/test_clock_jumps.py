@@ -36,7 +36,7 @@ ASKED = {
     "runs/experiment/run_status.py": "the age of a log, for people",
     "runs/tools/lock.py": "the age of a lease elsewhere, for people; taking it over goes by counting",
     "runs/observe/trackers.py": "what a tracker shows",
-    "runs/exchange/publishing/contribute.py": "the date of a contributed set, give or take a day",
+    "runs/handover/publishing/contribute.py": "the date of a contributed set, give or take a day",
 }
 """Where code asks for seconds of the day, and why a jump does no harm there."""
 

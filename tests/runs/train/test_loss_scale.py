@@ -15,7 +15,7 @@ from helpers.whole_runs import configure, run, run_until_killed, same
 from grpobench.algorithms.algorithm import Algorithm, Loss
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
-from grpobench.runs.exchange.handover import verl
+from grpobench.runs.handover import verl
 from grpobench.runs.runfolder import checkpoints
 from grpobench.runs.settings import trl
 from grpobench.runs.settings.config import (

@@ -1,1 +1,0 @@
-"""Run folders and recipes that come from other libraries and go to them."""

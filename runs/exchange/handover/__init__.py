@@ -1,1 +1,0 @@
-"""Handing an experiment over to another library, which runs it on its own cluster."""
