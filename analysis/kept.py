@@ -91,16 +91,15 @@ class KeptTable:
 
     def scores(self, task: str) -> dict[str, dict[int, float]]:
         """Arm -> seed -> accuracy after training in the mode in which arms are compared. Runs that have none
-        are left out, and arms without a run on the task."""
+        are left out."""
         mode = self.headline.get(task, "")
-        runs_by_arm = {arm: runs for arm in self.arms if (runs := self.of(arm, task))}
         return {
             arm: {
                 int(run["seed"]): float(run["accuracy"][mode][2])
-                for run in runs
+                for run in self.of(arm, task)
                 if mode in run["accuracy"] and run["accuracy"][mode][2] is not None
             }
-            for arm, runs in runs_by_arm.items()
+            for arm in self.arms
         }
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,9 +191,11 @@ def comparisons(kept_table: KeptTable, options: Options) -> list[str]:
     margin = kept_table.margin / 100
     plan = plan_of(kept_table.plan, Path(kept_table.name)) if kept_table.plan else None
     for task in kept_table.tasks:
-        scores = kept_table.scores(task)
-        if not any(scores.values()):
-            raise KeyError(kept_table.headline[task])
+        runs_by_arm = {arm: runs for arm in kept_table.arms if (runs := kept_table.of(arm, task))}
+        for run in itertools.chain(*runs_by_arm.values()):
+            if kept_table.headline[task] not in run["accuracy"]:
+                raise KeyError(kept_table.headline[task])
+        scores = {arm: seeds for arm, seeds in kept_table.scores(task).items() if arm in runs_by_arm}
         for pair in compare(task, scores, alpha=ALPHA, margin=margin, plan=plan, control=kept_table.control):
             few = len(pair.seeds) < seeds_needed(ALPHA)
             rows.append(

@@ -121,7 +121,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             }
             for name, findings in facts.numbers.findings.items()
         },
-        "sources": describe_sources(facts.numbers),
+        "sources": describe_sources(facts.numbers).row(),
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()

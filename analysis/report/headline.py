@@ -347,7 +347,7 @@ def describe_reach(numbers: Numbers) -> str:
 
 def describe_format(numbers: Numbers) -> str:
     """Which changes of accuracy are changes of readability, or may be."""
-    lines = [line["bold"] for line in describe_sources(numbers)["format"]]
+    lines = [line.bold for line in describe_sources(numbers).format]
     more = len(lines) - MOST_CLAUSES
     return ", ".join(lines[:MOST_CLAUSES] + [f"and {more} more"] * (more > 0))
 

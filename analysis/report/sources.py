@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -13,21 +14,50 @@ from grpobench.analysis.tools.text import interval, listed, percent, points
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.sources import FORMAT, UNKNOWN, constant_answers, shorten
 
-SourcedSentence: TypeAlias = dict[str, str]
-"""A sentence (`bold`), and the numbers that it rests on (`rest`), as report.json holds them."""
+
+@dataclass(frozen=True)
+class SourcedSentence:
+    """A sentence, and the numbers that it rests on."""
+
+    bold: str
+    explanation: str
+
+    def row(self) -> dict[str, str]:
+        """As report.json holds it."""
+        return {"bold": self.bold, "rest": self.explanation}
 
 
-def describe_sources(numbers: Numbers) -> dict[str, list[SourcedSentence]]:
-    """What a reader should know before reading gains of accuracy; empty lists for a map, whose arms are sweep
-    values. `format`: changes of accuracy that are changes of readability, of the margin or more. `constant`:
-    arms that answer the same to everything."""
+@dataclass(frozen=True)
+class SourceWarnings:
+    """What a reader should know before reading gains of accuracy."""
+
+    format: Sequence[SourcedSentence]
+    """Changes of accuracy that are changes of readability, of the margin or more."""
+    constant: Sequence[SourcedSentence]
+    """Arms that answer the same to everything."""
+
+    @property
+    def lines(self) -> list[SourcedSentence]:
+        """All of them."""
+        return [*self.format, *self.constant]
+
+    def row(self) -> dict[str, list[dict[str, str]]]:
+        """As report.json holds them."""
+        return {
+            "format": [line.row() for line in self.format],
+            "constant": [line.row() for line in self.constant],
+        }
+
+
+def describe_sources(numbers: Numbers) -> SourceWarnings:
+    """The sentences of an experiment; none for a map, whose arms are sweep values."""
     if numbers.experiment.sweep_values:
-        return {"format": [], "constant": []}
+        return SourceWarnings((), ())
     rows = numbers.sources.arms.to_dict("records")
     readability_rows = [row for row in rows if row["origin"] in (FORMAT, UNKNOWN)]
     changes = [_format_line(row) for row in readability_rows if abs(row["gain"]) >= numbers.experiment.margin]
     constant = [_constant_line(*key, runs) for key, runs in constant_answers(numbers.sources).items()]
-    return {"format": changes, "constant": constant}
+    return SourceWarnings(changes, constant)
 
 
 def _format_line(row: Mapping[str, Any]) -> SourcedSentence:
@@ -44,7 +74,7 @@ def _format_line(row: Mapping[str, Any]) -> SourcedSentence:
         read += f". By likelihood {percent(likely[0])} % were right before and {percent(likely[1])} % after"
     elif row["origin"] == UNKNOWN:
         read += ". What it preferred while nothing could be read is unknown: the runs log no likelihoods"
-    return {"bold": headline, "rest": f"{read}."}
+    return SourcedSentence(headline, f"{read}.")
 
 
 def _constant_line(task: str, arm: str, runs: pd.DataFrame) -> SourcedSentence:
@@ -58,4 +88,4 @@ def _constant_line(task: str, arm: str, runs: pd.DataFrame) -> SourcedSentence:
     if not math.isnan(before):
         names = ", ".join(dict.fromkeys(map(shorten, filter(None, runs["commonest_before"]))))
         right += f". Before training the commonest answer was {names}, {percent(before)} %"
-    return {"bold": text, "rest": f"{right}."}
+    return SourcedSentence(text, f"{right}.")

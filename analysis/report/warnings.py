@@ -148,18 +148,18 @@ def _failures(checked: WarningInput) -> Iterator[ReportWarning]:
 
 def _format_gains(checked: WarningInput) -> Iterator[ReportWarning]:
     """Changes of accuracy that are changes of readability, or may be."""
-    for line in describe_sources(checked.numbers)["format"]:
-        yield ReportWarning(line["bold"], [line["rest"]], Gravity.DOUBT)
+    for line in describe_sources(checked.numbers).format:
+        yield ReportWarning(line.bold, [line.explanation], Gravity.DOUBT)
 
 
 def _constant_answers(checked: WarningInput) -> Iterator[ReportWarning]:
     """Policies that answer the same to everything."""
-    constant_lines = describe_sources(checked.numbers)["constant"]
+    constant_lines = describe_sources(checked.numbers).constant
     if constant_lines:
         more = f"; and {len(constant_lines) - 1} more" * (len(constant_lines) > 1)
         yield ReportWarning(
-            f"Constant answers: {constant_lines[0]['bold']}{more}",
-            [f"{line['bold']}. {line['rest']}" for line in constant_lines],
+            f"Constant answers: {constant_lines[0].bold}{more}",
+            [f"{line.bold}. {line.explanation}" for line in constant_lines],
             Gravity.FAULT,
             "A policy that ignores the problem earns whatever share of the problems its answer fits. Compare "
             "its accuracy with that of always giving this answer.",

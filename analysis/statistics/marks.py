@@ -11,13 +11,18 @@ def letter_marks(names: Sequence[str], different: Collection[tuple[str, str]]) -
     """name -> its marks, for `names` ordered from the best on and the pairs that are told apart.
 
     Two names share a mark if and only if their pair is not told apart. The first mark is `a`; the best name
-    has it. After a–z come A–Z, then a1, b1, …, so marks in one string stay readable.
+    has it. After a–z come A–Z, then a1, b1, …, so marks in one string stay readable. Raises `ValueError` for
+    names that occur twice and pairs of unknown names.
 
     The display is that of Piepho, An algorithm for a letter-based representation of all-pairwise comparisons,
     Journal of Computational and Graphical Statistics 13(2):456–466, 2004. His insertion takes exponential
     time where few pairs are told apart. Here marks are grown instead, one for each pair that shares none yet,
     and swept as he does."""
     index_of = {name: i for i, name in enumerate(names)}
+    if len(index_of) < len(names):
+        raise ValueError("letter_marks: a name occurs twice; give every algorithm its own name")
+    if unknown := sorted({name for pair in different for name in pair} - index_of.keys()):
+        raise ValueError(f"letter_marks: a pair names {unknown[0]!r}, which is not among the names")
     alike = [(1 << len(names)) - 1] * len(names)
     for a, b in different:
         alike[index_of[a]] &= ~(1 << index_of[b])

@@ -27,6 +27,8 @@ def spearman(clusters: Sequence[Floats], seed: int = 0) -> Estimate:
     if sum(map(len, clusters)) < 3:
         return Estimate(math.nan, math.nan, math.nan)
     table = np.concatenate(clusters)
+    if np.isnan(table).any():  # a NaN has no rank
+        return Estimate(math.nan, math.nan, math.nan)
     value = float(_correlations(table, np.ones((1, len(table))))[0])
     if len(clusters) < FEWEST:
         return Estimate(value, math.nan, math.nan)

@@ -11,6 +11,7 @@ from helpers.toys import backward, close, distance, models_for, off_policy, read
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.chord import CHORD
+from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.train.update import dealt
@@ -203,3 +204,13 @@ def test_an_expert_loss_of_another_shape_names_the_method() -> None:
     models = models_for(CHORD(), "llama")
     with pytest.raises(ReturnError, match=r"expert_loss .* returned terms .* from expert_weights"):
         backward(Mine(), models, sampled(models), experts=answers())
+
+
+def test_a_modifier_around_it_keeps_its_experts() -> None:
+    ours = CHORD(mu_peak=0.5, mu_valley=0.5)
+    around = Modifiers(entropy_bonus=1e-30).around(ours)
+    assert around.expert_answers == 64
+    models = models_for(ours, "llama")
+    batch = sampled(models)
+    plain, _ = backward(ours, models, batch, experts=answers())
+    assert distance(backward(around, models, batch, experts=answers())[0], plain) < 1e-6

@@ -23,6 +23,7 @@ from helpers.toys import (
     trainer_for,
 )
 
+from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, ModelOutput, Role
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.curriculum import Shuffled
@@ -70,6 +71,18 @@ def test_every_member_that_modifiers_leave_alone_is_that_of_the_plain_algorithm(
     settled = {name for name, member in vars(Algorithm).items() if isinstance(member, property)}
     assert settled >= {"trained_roles", "reference_roles", "teacher_role", "base_rollouts"}
     assert all(getattr(around, name) == getattr(plain, name) for name in settled)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_modified_algorithm_has_the_needs_of_the_plain_one(name: str) -> None:
+    """Expert answers, greedy baselines, located answers: none is lost behind a modifier."""
+    plain = ALGORITHMS[name]()
+    around = Modifiers(overlong_buffer=1).around(plain)
+    for member, value in vars(Algorithm).items():
+        if isinstance(value, property) and member not in ("inner", "differentiates_entropy", "studies"):
+            assert getattr(around, member) == getattr(plain, member), member
+    for member in ("expert_weights", "expert_loss", "updated_roles"):
+        assert getattr(around, member) == getattr(plain, member)
 
 
 def test_overlong_punishment_falls_linearly_over_the_buffer() -> None:

@@ -25,10 +25,13 @@ from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.clip_cov import ClipCov
 from grpobench.algorithms.dppo import DPPO
 from grpobench.algorithms.entropy_mask import EntropyMask
+from grpobench.algorithms.gmpo import GMPO
 from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ipo import IPO
 from grpobench.algorithms.kimi import Kimi
 from grpobench.algorithms.kl_cov import KLCov
+from grpobench.algorithms.luspo import LUSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.sapo import SAPO
 from grpobench.algorithms.vapo import VAPO
@@ -374,3 +377,43 @@ def test_vapo_imitates_nothing_without_successes_or_before_policy_moves() -> Non
     assert not signal.imitation.any()
     assert VAPO().updated_roles(10) == ("critic",) and VAPO().updated_roles(11) == ("policy", "critic")
     assert VAPO().scores == {"correct"} and not VAPO(nll=0.0).scores
+
+
+def example() -> tuple[Batch, torch.Tensor]:
+    """Two groups with lengths 3, 1, 5 and 2, 4; random old log-probabilities, and new ones around them."""
+    batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
+    drawn = torch.randn((2, *batch.completion_mask.shape), generator=torch.Generator().manual_seed(1))
+    old = -drawn[0].abs() * batch.completion_mask
+    return dataclasses.replace(batch, old_logp=old), old + 0.3 * drawn[1] * batch.completion_mask
+
+
+def test_clip_cov_does_not_count_padding_nor_the_order_of_rows() -> None:
+    batch, _ = example()
+    algorithm = ClipCov(fraction=0.3, lowest=-9, highest=9)
+    first = algorithm.compute_signal(batch, Fixed(policy=uncertain(batch.old_logp))).selected
+    order = torch.tensor([3, 0, 4, 1, 2])
+    again = algorithm.compute_signal(batch[order], Fixed(policy=uncertain(batch.old_logp[order]))).selected
+    assert first.sum() == int(0.3 * 15) and not first[~batch.completion_mask].any()
+    assert torch.equal(first[order], again)
+
+
+def test_gmpo_clips_each_log_ratio_on_the_side_advantage_pushes_to() -> None:
+    e = math.exp
+    batch, logp = pair([[e(0.9), e(-0.9)], [e(0.9), e(-0.9)]])
+    algorithm = GMPO(clip_low=0.4, clip_high=0.3, **HALF)
+    # A > 0: log ratios .3 (clipped) and −.9, mean −.3; A < 0: .9 and −.4 (clipped), mean .25
+    close(objective(algorithm, batch, logp), -(0.5 * e(-0.3) - 0.5 * e(0.25)) / 2)
+    # a clipped token has no gradient, the other one half of its response's weight
+    close(slope(algorithm, batch, logp), [[0, -0.5 * e(-0.3) / 4], [0.5 * e(0.25) / 4, 0]])
+    clip_shares = {name: values.tolist() for name, values in metrics(algorithm, batch, logp).items()}
+    assert clip_shares["policy/log_clip_high"] == [[1, 0], [0, 0]]
+    assert clip_shares["policy/log_clip_low"] == [[0, 0], [0, 1]]
+
+
+def test_luspo_is_gspo_with_every_response_weighed_by_its_length() -> None:
+    batch, logp = example()
+    ranges = {"clip_low": 0.05, "clip_high": 0.08}
+    length = batch.completion_mask.sum(-1, keepdim=True)
+    gspo = slope(GSPO(**ranges), batch, logp)
+    assert (gspo.abs().sum(-1) == 0).any(), "some responses must be clipped"
+    close(slope(LUSPO(**ranges), batch, logp), length * gspo)

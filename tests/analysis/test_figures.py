@@ -102,7 +102,9 @@ def test_a_font_cut_in_two_steps_has_the_bytes_of_one_cut_at_once(letters: str) 
     assert beside == cut()
 
 
-def test_two_of_ten_values_are_no_outliers() -> None:
+def test_an_outlier_does_not_flatten_a_panel() -> None:
+    scale = scale_of(np.r_[np.linspace(0, 0.5, 60), -100.0])
+    assert -0.1 < scale.low < 0 and 0.5 < scale.high < 0.6  # 6 % of room on either side
     # ten values of which one is far off are more than a twentieth: they are what the panel shows
     assert scale_of([0.0] * 8 + [50.0] * 2).high > 50
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,3 +45,10 @@ def test_no_mark_is_superfluous_where_nothing_or_everything_is_told_apart() -> N
     alone = letter_marks(names, list(combinations(names, 2)))
     assert len(set(alone.values())) == 60
     assert [alone[names[i]] for i in (0, 25, 26, 51, 52, 59)] == ["a", "z", "A", "Z", "a1", "h1"]
+
+
+def test_bad_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        letter_marks(["x", "x"], [])
+    with pytest.raises(ValueError, match="'y'"):
+        letter_marks(["x"], [("x", "y")])

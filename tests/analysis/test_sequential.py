@@ -48,6 +48,7 @@ def test_the_level_is_spent_with_the_square_of_the_seeds_and_in_full() -> None:
     assert weights == pytest.approx((64 / 144, 36 / 144, 44 / 144)) and sum(weights) == pytest.approx(1)
     assert spending((3, 5), 1, 0.05) == ((), ())  # 2/32 is above .05 whatever is left
     assert spending((8,), 6, 0.05) == ((8,), (1.0,))
+    assert spending((8,), 7, 0.05) == ((), ())  # 2/256 is above .05/7
 
 
 def test_a_single_look_is_the_plain_test() -> None:

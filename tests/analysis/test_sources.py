@@ -231,8 +231,8 @@ def test_answers_cut_before_the_letter_are_a_format_gain_in_every_headline(tmp_p
 
 
 def test_without_likelihoods_the_gain_is_format_or_unknown(tmp_path: Path) -> None:
-    (line,) = describe_sources(Numbers(load(folder_of(tmp_path))))["format"]
-    assert line["bold"] == "grpo on bbq: the gain of +37.5 points is format or unknown"
+    (line,) = describe_sources(Numbers(load(folder_of(tmp_path)))).format
+    assert line.bold == "grpo on bbq: the gain of +37.5 points is format or unknown"
     assert line["rest"].endswith("is unknown: the runs log no likelihoods.")
 
 
@@ -241,13 +241,13 @@ def test_better_answers_are_no_format_and_no_box(tmp_path: Path) -> None:
     facts = gather(load(root))
     (row,) = facts.tables["sources"].frame.to_dict("records")
     assert (row["origin"], row["readable_part"]) == (ANSWERS, 0.0)
-    assert not any(describe_sources(facts.numbers).values())
+    assert not describe_sources(facts.numbers).lines
 
 
 def test_a_gain_below_the_margin_is_in_the_table_alone(tmp_path: Path) -> None:
     root = folder_of(tmp_path, likely=FORMAT_AFTER)
     numbers = Numbers(load(root, margin=40))
-    assert numbers.sources.arms["origin"][0] == FORMAT and not describe_sources(numbers)["format"]
+    assert numbers.sources.arms["origin"][0] == FORMAT and not describe_sources(numbers).format
 
 
 def test_three_seeds_have_an_interval_over_seeds(tmp_path: Path) -> None:
@@ -298,13 +298,13 @@ def test_same_answer_to_everything_is_named_unless_it_is_right(
     root = folder_of(tmp_path, before="A" * len(truth), after=after, truth=truth)
     numbers = Numbers(load(root))
     assert len(constant_answers(numbers.sources)) == constant
-    assert len(describe_sources(numbers)["constant"]) == constant
+    assert len(describe_sources(numbers).constant) == constant
 
 
 def test_sentence_about_a_constant_answer(tmp_path: Path) -> None:
     root = folder_of(tmp_path, before="A" * 8 + "BCBCBCBC", after="B" * 15 + "A", seeds=(0, 1))
-    (line,) = describe_sources(Numbers(load(root)))["constant"]
-    assert line["bold"] == "grpo on bbq answers B to 93.8 % of the problems (seeds 0, 1)"
+    (line,) = describe_sources(Numbers(load(root))).constant
+    assert line.bold == "grpo on bbq answers B to 93.8 % of the problems (seeds 0, 1)"
     assert line["rest"] == (
         "That is right in 33.3 % of these cases. Before training the commonest answer was A, 50.0 %."
     )
@@ -312,5 +312,5 @@ def test_sentence_about_a_constant_answer(tmp_path: Path) -> None:
 
 def test_long_answers_and_control_characters_do_not_reach_the_sentence(tmp_path: Path) -> None:
     root = folder_of(tmp_path, before="A" * 16, after=["\x1b[2J" + "x" * 100] * 16)
-    (line,) = describe_sources(Numbers(load(root)))["constant"]
-    assert "\x1b" not in line["bold"] and len(line["bold"]) < 120
+    (line,) = describe_sources(Numbers(load(root))).constant
+    assert "\x1b" not in line.bold and len(line.bold) < 120

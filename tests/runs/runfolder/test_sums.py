@@ -538,3 +538,17 @@ def test_folders_without_sums_are_read_and_it_is_said(tmp_path: Path) -> None:
     loaded = grpobench.load(tmp_path)
     assert not loaded.damage and run_provenance(loaded.experiment)["checksums"] == [(UNPROVED, 1)]
     assert not result_damage(path) and survey_of(path).state == "finished"
+
+
+def test_a_run_of_an_older_version_is_resumed_and_has_sums_from_then_on(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    without_sums(path)
+    with RunFolder.open(path, CONFIG) as run:
+        checkpoint = run.latest()
+        assert checkpoint is not None and checkpoint.step == 3
+        run.rewind(3)
+        go_on(run, 3, 4)
+    assert (path / "metrics.jsonl.sums").read_bytes() == checksums.marks_of(
+        (path / "metrics.jsonl").read_bytes()
+    )
+    assert [row["step"] for row in rows(path)] == [1, 2, 3, 4]

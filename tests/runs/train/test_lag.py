@@ -130,6 +130,7 @@ def test_rollouts_are_those_of_the_weights_of_so_many_updates_ago(
         assert moved or not updates or algorithm != GRPO(), (
             "the weights have moved: current ones would differ"
         )
+    assert len(recorded.before) == 1 + 4 * UPDATES if algorithm == GRPO() else len(recorded.before) > 1
     assert same(policy_of(trainer), recorded.before[-1])
 
 

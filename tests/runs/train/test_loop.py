@@ -252,11 +252,13 @@ def test_a_gap_that_updates_opened_ends_a_run_as_diverged(policy: str) -> None:
         assert re.search("disagree by .* nats per token at step 2 in bfloat16", made.diverged)
 
 
-def test_a_checkpoint_of_an_older_version_is_refused(policy: str) -> None:
-    state = (trainer := trainer_for(configure(policy))).state()
-    del state["gradient_noise"]
+@pytest.mark.parametrize("part", sorted(trainer.RESTORED))
+def test_a_checkpoint_of_an_older_version_is_refused(part: str, policy: str) -> None:
+    made = trainer_for(configure(policy))
+    state = made.state()
+    del state[part]
     with pytest.raises(ModelError, match="of an older version; delete the run's folder to start over"):
-        trainer.restore({}, state)
+        made.restore({}, state)
 
 
 @pytest.mark.parametrize("cause", ["first", "first with a lag", "float32", "int8", "other sampler"])
