@@ -111,6 +111,13 @@ def test_timeout_is_an_outcome_and_not_a_wrong_answer(folder: Path, monkeypatch:
     assert (verdict.outcome, verdict.scores["correct"]) == ("timeout", 0.0)
 
 
+def test_demonstrations_are_accepted(folder: Path) -> None:
+    task = GSM8K(validation=1)
+    for problem in all_of(task, "train", "validation", "test"):
+        (verdict,) = task.verify(problem, [task.demonstrate(problem)])
+        assert (verdict.scores["correct"], verdict.scores["format"]) == (1.0, 1.0)
+
+
 def test_completions_of_several_problems_are_graded_side_by_side(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
