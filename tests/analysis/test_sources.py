@@ -233,7 +233,7 @@ def test_answers_cut_before_the_letter_are_a_format_gain_in_every_headline(tmp_p
 def test_without_likelihoods_the_gain_is_format_or_unknown(tmp_path: Path) -> None:
     (line,) = describe_sources(Numbers(load(folder_of(tmp_path)))).format
     assert line.bold == "grpo on bbq: the gain of +37.5 points is format or unknown"
-    assert line["rest"].endswith("is unknown: the runs log no likelihoods.")
+    assert line.explanation.endswith("is unknown: the runs log no likelihoods.")
 
 
 def test_better_answers_are_no_format_and_no_box(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_sentence_about_a_constant_answer(tmp_path: Path) -> None:
     root = folder_of(tmp_path, before="A" * 8 + "BCBCBCBC", after="B" * 15 + "A", seeds=(0, 1))
     (line,) = describe_sources(Numbers(load(root))).constant
     assert line.bold == "grpo on bbq answers B to 93.8 % of the problems (seeds 0, 1)"
-    assert line["rest"] == (
+    assert line.explanation == (
         "That is right in 33.3 % of these cases. Before training the commonest answer was A, 50.0 %."
     )
 
