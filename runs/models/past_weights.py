@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from grpobench.runs.models.stored_weights import swapped_data
 from grpobench.runs.models.token_budgets import ModelError
 
 
 def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
+
+
+@contextlib.contextmanager
+def swapped_data(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+    """Within, each parameter holds the tensor that stands beside it. Behind it the parameters hold the very
+    tensors that they held before, also after an error. No update and no graph may be open meanwhile."""
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
+    try:
+        for parameter, tensor in pairs:
+            before.append((parameter, parameter.data))
+            # Only `data` changes hands: the optimizer finds its state by the parameter objects.
+            parameter.data = tensor
+        yield
+    finally:
+        # Backwards: a weight that two layers share may stand here twice.
+        for parameter, tensor in reversed(before):
+            parameter.data = tensor
 
 
 class PastWeights:

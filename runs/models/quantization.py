@@ -18,7 +18,7 @@ import contextlib
 import torch
 from torch import nn
 
-from grpobench.runs.models.stored_weights import swapped_data
+from grpobench.runs.models.past_weights import swapped_data
 from grpobench.runs.models.token_budgets import ModelError
 
 INTEGERS = {"int8": 127, "int4": 7}

@@ -7,10 +7,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -199,23 +198,6 @@ def cast_weights(module: nn.Module, dtype: torch.dtype) -> None:
     positions of a long text."""
     for p in module.parameters():
         p.data = p.data.to(dtype)
-
-
-@contextlib.contextmanager
-def swapped_data(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
-    """Within, each parameter holds the tensor that stands beside it. Behind it the parameters hold the very
-    tensors that they held before, also after an error. No update and no graph may be open meanwhile."""
-    before: list[tuple[torch.Tensor, torch.Tensor]] = []
-    try:
-        for parameter, tensor in pairs:
-            before.append((parameter, parameter.data))
-            # Only `data` changes hands: the optimizer finds its state by the parameter objects.
-            parameter.data = tensor
-        yield
-    finally:
-        # Backwards: a weight that two layers share may stand here twice.
-        for parameter, tensor in reversed(before):
-            parameter.data = tensor
 
 
 def stored(

@@ -60,7 +60,7 @@ MOST_SKIPPED = 3
 such step the run has diverged."""
 RESTORED = {
     *("curriculum", "generated", "trained", "sampler_tokens", "flops", "skipped"),
-    *("gradient_noise", "optimizers", "token_budgets", "algorithm"),
+    *("gradient_noise", "optimizers", "token_budgets"),
 }
 """Keys of a checkpoint's state that a trainer continues from."""
 
@@ -189,7 +189,8 @@ class Trainer:
         self.noise.restore(state["gradient_noise"])
         if self.updater.loss_scale:
             self.updater.loss_scale.restore(state["loss_scale"])
-        self.algorithm_state = state["algorithm"]
+        # An algorithm may have got its state since.
+        self.algorithm_state = state.get("algorithm", self.algorithm_state)
         for name, token_budget in self.token_budgets().items():
             token_budget.restore(state["token_budgets"].get(name, {}))
 

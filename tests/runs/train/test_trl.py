@@ -248,15 +248,15 @@ their whole steps in `make test-long`."""
     ],
 )
 def test_the_same_rollouts_give_the_same_weights(case: str, policy: str, tmp_path: Path) -> None:
-    name, settings, training = SAME[case]
-    if "learning_rate" in training:
-        training = {**training, "learning_rate": {"policy": training["learning_rate"]}}
+    name, settings, train_settings = SAME[case]
+    if "learning_rate" in train_settings:
+        train_settings = {**train_settings, "learning_rate": {"policy": train_settings["learning_rate"]}}
     settings = dict(settings)
     modify = Modifiers(**settings.pop("modify", {}))
     several = RewardConfig(kind="sum", weights={"correct": 1.0, "short": 0.5, "proxy": 0.25})
     reward = several if name == "gdpo" else RewardConfig()
     algorithm = ALGORITHMS[name](**settings)
-    config = configure(policy, algorithm, train=train(**training), reward=reward, modify=modify)
+    config = configure(policy, algorithm, train=train(**train_settings), reward=reward, modify=modify)
     _, ours = run(config, tmp_path / "ours")
     _, theirs = run(training(config, backend="trl"), tmp_path / "trl")
     our_weights = weights(tmp_path / "ours")
