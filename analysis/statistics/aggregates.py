@@ -72,11 +72,9 @@ def bootstrap_improvement(first: list[Any], second: list[Any], seed: int) -> Est
         return Estimate(value, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     total = np.zeros(IMPROVEMENTS)
-    for first_scores, second_scores in zip(first, second, strict=True):
-        x = first_scores[rng.integers(len(first_scores), size=(IMPROVEMENTS, len(first_scores)))][:, :, None]
-        y = second_scores[rng.integers(len(second_scores), size=(IMPROVEMENTS, len(second_scores)))][
-            :, None, :
-        ]
+    for of_task in zip(first, second, strict=True):
+        x, y = (scores[rng.integers(len(scores), size=(IMPROVEMENTS, len(scores)))] for scores in of_task)
+        x, y = x[:, :, None], y[:, None, :]
         total += ((x > y) + 0.5 * (x == y)).mean(axis=(1, 2))
     low, high = np.quantile(total / len(first), [0.025, 0.975])
     return Estimate(value, float(low), float(high))

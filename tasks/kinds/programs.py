@@ -61,8 +61,8 @@ class Programs(BatchTask):
     def grade_episodes(self, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
         """Programs of all problems run in parallel; repeated programs run once."""
         sources = [program(turns[-1] if turns else "", problem.truth) for problem, turns in pairs]
-        # By the object: another problem may have the same id.
-        keys = [(id(problem), source) for (problem, _), source in zip(pairs, sources, strict=True)]
+        # By the object of the truth, which alone decides: another problem may have the same id.
+        keys = [(id(problem.truth), source) for (problem, _), source in zip(pairs, sources, strict=True)]
         submissions = {
             key: (problem.truth, key[1]) for key, (problem, _) in zip(keys, pairs, strict=True) if key[1]
         }

@@ -106,6 +106,15 @@ def test_what_python_itself_writes_is_read(tmp_path: Path, content: str) -> None
     assert repr(bounded.read_json(path)) == repr(json.loads(content))
 
 
+def test_a_byte_order_mark_inside_a_file_is_named_as_json_names_it(tmp_path: Path) -> None:
+    """Two files with one, put together."""
+    with pytest.raises(json.JSONDecodeError) as python:
+        json.loads("\ufeff1")
+    with pytest.raises(json.JSONDecodeError) as ours:
+        bounded.parse_json("\ufeff1")
+    assert str(ours.value) == str(python.value)
+
+
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):

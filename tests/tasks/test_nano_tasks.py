@@ -426,6 +426,16 @@ def test_no_text_raises_or_is_graded_for_the_machines_sake(text: str) -> None:
         assert set(verdict.scores) == set(task.scores)
 
 
+def test_a_verifier_that_leaves_an_episode_ungraded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (1, 3):
+        graded = [Verdict({"correct": 1.0}, None)] * count
+        monkeypatch.setattr(NanoCode, "grade_episodes", lambda self, pairs, graded=graded: graded)
+        with pytest.raises(
+            ValueError, match=rf"NanoCode.grade_episodes returned {count} verdicts.* 2 episodes"
+        ):
+            NanoCode().verify(code_problem(), ["x", "x+1"])
+
+
 def test_repeated_completion_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     sandbox = nanocode.default_sandbox()

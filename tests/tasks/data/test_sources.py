@@ -65,6 +65,17 @@ def test_package_is_read_without_being_imported(tmp_path: Path, package: Path) -
     assert missing([TABLE], None) == ""
 
 
+def test_a_copy_below_the_data_folder_is_a_folder_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the data folder is `.`, and the copy's path is the data set's name."""
+    hub = types.SimpleNamespace(load_dataset=lambda *_, **__: [{"word": "copied"}])
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    (tmp_path / "someone" / "toy").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert {read(TABLE, folder)[0].kind for folder in (tmp_path, Path("."))} == {"folder"}
+
+
 def test_a_folder_without_the_table_falls_through_to_the_package(tmp_path: Path, package: Path) -> None:
     assert read(TABLE, tmp_path)[0].kind == "package"
 

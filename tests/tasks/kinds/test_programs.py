@@ -23,6 +23,7 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading.asserts import Inconvertible, convert, holds
 from grpobench.tasks.humaneval import HumanEval
 from grpobench.tasks.kinds import programs
+from grpobench.tasks.kinds.jsonl import PythonRows
 from grpobench.tasks.mbpp import MBPP
 from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import Tier
@@ -141,6 +142,25 @@ WRONG = {
 
 def problem(**more: Any) -> Problem:
     return Problem("p", "", {**TRUTH, "calls": ["add(1, 2)"], "conditions": ["_0 == 3"], **more})
+
+
+def test_a_repeated_program_runs_once_and_problems_of_one_id_are_apart(
+    tmp_path: Path, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in tasks of rows, whose problems are made anew for each answer."""
+    row = {"question": "Add.", "answer": "def add(a, b):\n    return a + b", "tests": "assert add(1, 2) == 3"}
+    path = write_rows(tmp_path / "rows.jsonl", [row])
+    rows = PythonRows(name="rows", jsonl=path, prompt="question", validation=0, test=0, tier=tier)
+    (of_row,) = rows.problems("train")
+    graded: list[Any] = []
+    honest = programs.grade
+    monkeypatch.setattr(programs, "grade", lambda jobs, chosen: graded.extend(jobs) or honest(jobs, chosen))
+    right, wrong = RIGHT["block"], WRONG["another sum"]
+    assert [v.scores["correct"] for v in rows.verify(of_row, [right, wrong, right])] == [1, 0, 1]
+    assert len(graded) == 2
+    problems = [problem(), problem(conditions=["_0 == -1"])]
+    verdicts = HumanEval(tier=tier).verify_all(problems, [[(right,), (wrong,)]] * 2)
+    assert [[v.scores["correct"] for v in of_problem] for of_problem in verdicts] == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("wrong", [False, True])
