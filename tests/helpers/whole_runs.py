@@ -103,7 +103,9 @@ def killing(path: Path, step: int, checkpoint: bool = False) -> Callable[[], boo
 
     def stop() -> bool:
         if not killed and last_step(path) >= step:
+            deadline = time.monotonic() + 120
             while checkpoint and not checkpoints.steps(path):
+                assert time.monotonic() < deadline
                 time.sleep(0.05)
             killed.extend(multiprocessing.active_children())
             for child in killed:

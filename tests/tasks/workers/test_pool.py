@@ -109,6 +109,7 @@ def test_worker_killed_from_outside_is_replaced_and_asked_again(two: Pool, tmp_p
     asking = threading.Thread(target=lambda: replies.extend(two.map([["slow once", str(mark)]])))
     asking.start()
     while not mark.exists():
+        assert asking.is_alive()
         time.sleep(0.01)
     for status in Path("/proc").glob("[0-9]*/stat"):
         fields = status.read_text().rpartition(")")[2].split()

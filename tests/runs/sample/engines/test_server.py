@@ -254,7 +254,7 @@ def test_a_request_that_is_not_http_is_answered_in_json(port: int, line: str) ->
 def at_once(port: int, count: int) -> collections.Counter[int]:
     """Statuses of clients that ask at the same time and stay connected until all have an answer."""
     statuses: collections.Counter[int] = collections.Counter()
-    everybody = threading.Barrier(count)
+    everybody = threading.Barrier(count, timeout=120)  # no client waits for ever for one that failed
 
     def ask() -> None:
         with connect(port) as connection:
