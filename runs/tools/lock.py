@@ -418,7 +418,10 @@ def guarded(path: Path, mode: str = "a+") -> Iterator[IO[str]]:
     """The lock file, opened while no other process can read it to rewrite it."""
     with path.open(mode, encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
+        try:
+            yield file
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child forked meanwhile has the file open, too
 
 
 def file_text(path: Path) -> str:

@@ -142,7 +142,10 @@ def alone(folder: Path) -> Iterator[None]:
         while not locked(file):
             safe_point()
             time.sleep(LOOK)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child forked meanwhile has the file open, too
 
 
 def locked(file: IO[str]) -> bool:

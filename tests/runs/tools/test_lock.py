@@ -5,14 +5,17 @@ The hosts are processes of this machine that sign with another name, so that nob
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.folders import CONFIG
@@ -20,6 +23,7 @@ from helpers.folders import CONFIG
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import FolderError, LeaseLost, Lock, Owner, living
+from grpobench.runs.train.prepare.warmstart import alone
 
 SECONDS = 1.0
 """Of the leases here, which are renewed six times in them."""
@@ -179,6 +183,25 @@ def test_a_forked_child_owns_nothing(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     assert Lock(tmp_path).owner() == Owner.me()
     mine.release()
+
+
+@pytest.mark.parametrize("locked", [lock.guarded, alone])
+def test_a_child_forked_within_a_lock_keeps_nobody_waiting(
+    locked: Callable[[Path], AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    """As it may come while the thread of the leases renews one: the child has the locked file open, too."""
+    with locked(tmp_path / "x"):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        for path in tmp_path.iterdir():
+            with path.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_host_with_the_same_name_and_another_boot_is_another_host(tmp_path: Path) -> None:
