@@ -43,7 +43,7 @@ endif
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
-	@echo "make test       set up, run the tests (ten minutes on two cores)"
+	@echo "make test       set up, run the tests (ten to twenty minutes on two cores)"
 	@echo "make test-long  the tests marked slow as well"
 	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
 	@echo "make fuzz       13,000 recipes, data rows, completions and logs of any content"
